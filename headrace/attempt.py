@@ -1,0 +1,177 @@
+"""One attempt at a request: the handler under its deadline, and which outcome follows. Writes nothing, settles nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from headrace import errors
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.envelope import Attempt, Job, Request, Response
+from headrace.errors import CallFailed, ErrorClass, Failure
+from headrace.handler import Context, Handler
+from headrace.instrument import Tell
+from headrace.llm import Llm
+from headrace.outcome import Completed, Dead, Deferred, Outcome, Retry
+from headrace.pauses import Pauses
+from headrace.policy import GiveUp, RetryAt, decide
+from headrace.redact import mask
+
+SPREAD = 0.2  # deferred requests come back over this share of their pause, not all at once
+
+
+class TargetShut(errors.HeadraceError):
+    """The target is paused: nothing was sent. `until_ms` is its reopening, epoch ms."""
+
+    def __init__(self, until_ms: int) -> None:
+        super().__init__("the target is paused")
+        self.until_ms = until_ms
+
+
+class GuardedLlm:
+    """The client a handler gets: checks the pauses before each call, and reports to them after it."""
+
+    def __init__(self, llm: Llm, pauses: Pauses, clock: Clock, attempt: int, timeout_s: float) -> None:
+        self._llm = llm
+        self._pauses = pauses
+        self._clock = clock
+        self._attempt = attempt
+        self._timeout_s = timeout_s
+
+    async def call(self, request: Request) -> Response:
+        """One call. Raises CallFailed, TargetShut."""
+        target = self._llm.target_of(request)
+        now_ms = self._clock.now_ms()
+        if not self._pauses.may_call(target, now_ms):
+            raise TargetShut(self._pauses.shut_until(target, now_ms) or now_ms)
+        try:
+            response = await self._llm.call(request, attempt=self._attempt, timeout_s=self._timeout_s)
+        except CallFailed as error:
+            if error.failure.error_class in (ErrorClass.QUOTA_EXHAUSTED, ErrorClass.AUTH):
+                self._pauses.shut(target, error.failure, self._clock.now_ms())
+            else:
+                self._pauses.abandoned(target)
+            raise
+        except BaseException:
+            self._pauses.abandoned(target)
+            raise
+        self._pauses.succeeded(target)
+        return response
+
+
+class Attempts:
+    """Turns a job into its outcome, for the main and the retry lane alike."""
+
+    def __init__(
+        self, settings: Settings, handler: Handler, llm: Llm, pauses: Pauses, clock: Clock, *, tell: Tell, rng: random.Random | None = None
+    ) -> None:
+        self._settings = settings
+        self._handler = handler
+        self._llm = llm
+        self._pauses = pauses
+        self._clock = clock
+        self._tell = tell
+        self._rng = rng or random.Random()  # noqa: S311  jitter, no secret
+        self._timeout_s = settings.handler_timeout_s or settings.providers[0].timeout_s
+        self._longest_ms = int(settings.limits.longest_delay_s * 1000)
+
+    async def __call__(self, job: Job) -> Outcome:
+        """The outcome of one attempt. CancelledError passes through: an interrupted attempt is no outcome."""
+        now_ms = self._clock.now_ms()
+        ended = self._without_a_call(job, now_ms)
+        if ended is not None:
+            return ended
+        request, trail = job.request, job.trail
+        assert request is not None, "a job without a request has a fault"
+        left_s = self._timeout_s if trail.deadline_at_ms is None else min(self._timeout_s, (trail.deadline_at_ms - now_ms) / 1000)
+        began = time.monotonic()
+        number = trail.retry_count + 1
+        context = Context(GuardedLlm(self._llm, self._pauses, self._clock, number, left_s), number, left_s)
+        try:
+            async with asyncio.timeout(left_s):
+                response = await self._handler(request, context)
+        except TargetShut as shut:
+            return self._deferred(job, shut.until_ms, "target shut")
+        except errors.Delay as delay:
+            return self._deferred(job, int(delay.until.timestamp() * 1000), "the handler asked for a delay", spread=0)
+        except errors.Dead as dead:
+            failure = Failure(ErrorClass.INTERNAL, mask(str(dead)), code="handler_dead", called=True)
+            attempt = Attempt(failure.error_class.value, _ms_since(began), "")
+            return Dead(failure, self._clock.now_ms(), (attempt,), trail.elapsed_ms + attempt.latency_ms)
+        except Exception as error:  # noqa: BLE001  whatever a handler raises becomes an outcome
+            return self._failed(job, _failure(error, left_s), _ms_since(began))
+        latency_ms = _ms_since(began)
+        attempt = Attempt(None, latency_ms, response.provider or "")
+        return Completed(response, (attempt,), self._clock.now_ms(), latency_ms)
+
+    def _without_a_call(self, job: Job, now_ms: int) -> Outcome | None:
+        """What ends a job before it costs anything."""
+        trail = job.trail
+        if job.fault is not None:
+            return Dead(job.fault, now_ms, claimed=job.request_id is not None)
+        due_ms = trail.next_retry_at_ms or 0
+        if due_ms - now_ms > self._longest_ms:
+            message = f"next_retry_at: lies more than {self._longest_ms // 1000} s ahead, the longest delay (limits.longest_delay_s)"
+            return Dead(Failure(ErrorClass.INVALID_REQUEST, message), now_ms)
+        if trail.deadline_at_ms is not None and trail.deadline_at_ms <= now_ms:
+            return Dead(Failure(ErrorClass.EXPIRED, "deadline_at has passed"), now_ms)
+        if due_ms > now_ms:
+            return Deferred(due_ms, "next_retry_at is ahead")
+        return None
+
+    def _failed(self, job: Job, failure: Failure, latency_ms: int) -> Outcome:
+        now_ms = self._clock.now_ms()
+        decision = decide(
+            failure,
+            job.trail,
+            policy=self._settings.policy_of(failure.error_class),
+            latency_ms=latency_ms,
+            now_ms=now_ms,
+            deadline_ms=job.trail.deadline_at_ms,
+            longest_delay_ms=self._longest_ms,
+            rng=self._rng,
+        )
+        attempts = (Attempt(failure.error_class.value, latency_ms, failure.provider or ""),)
+        match decision:
+            case RetryAt():
+                return Retry(decision.failure, attempts, decision.due_ms, decision.elapsed_ms, now_ms)
+            case GiveUp():
+                return Dead(decision.failure, now_ms, attempts if failure.called else (), decision.elapsed_ms)
+            case _:
+                return self._shut(job, failure, now_ms)
+
+    def _shut(self, job: Job, failure: Failure, now_ms: int) -> Outcome:
+        """Quota or credentials: nobody can use this target, so the request waits and has spent nothing."""
+        assert job.request is not None, "only a request is called for"
+        until_ms = self._pauses.shut_until(self._llm.target_of(job.request), now_ms)
+        first_ms = int(self._settings.pause.first_s * 1000)
+        return self._deferred(job, until_ms or now_ms + first_ms, failure.error_class.value)
+
+    def _deferred(self, job: Job, due_ms: int, reason: str, *, spread: float = SPREAD) -> Deferred:
+        now_ms = self._clock.now_ms()
+        due_ms += int(max(0, due_ms - now_ms) * self._rng.uniform(0.0, spread))
+        due_ms = min(due_ms, now_ms + self._longest_ms)
+        if job.trail.deadline_at_ms is not None:
+            due_ms = min(due_ms, max(job.trail.deadline_at_ms, now_ms))
+        return Deferred(due_ms, reason)
+
+
+def _failure(error: Exception, left_s: float) -> Failure:
+    """The failure in whatever a handler raised."""
+    match error:
+        case CallFailed():
+            return error.failure
+        case errors.Retry():
+            after_ms = None if error.after is None else int(error.after * 1000)
+            return Failure(ErrorClass.INTERNAL, mask(str(error)), code="handler_retry", retry_after_ms=after_ms, called=True)
+        case TimeoutError():
+            return Failure(ErrorClass.TIMEOUT, f"no answer within {left_s:.3g} s", called=True)
+        case _:
+            message = mask(f"{type(error).__name__}: {error}")
+            return Failure(ErrorClass.INTERNAL, message, code=type(error).__name__[:64], called=True)
+
+
+def _ms_since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)

@@ -1,0 +1,63 @@
+"""librdkafka settings every client of ours shares: where the broker is, security, names, logging. Plain dictionaries."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from headrace.config import Settings
+
+_LOGGER = logging.getLogger("headrace.kafka")
+
+
+def base_config(settings: Settings, role: str) -> dict[str, Any]:
+    """Bootstrap, what the user merges in, and a client id of namespace and role."""
+    return {
+        "bootstrap.servers": settings.kafka.bootstrap,
+        "client.id": f"{settings.namespace}.{role}",
+        "logger": _LOGGER,
+        "log.connection.close": False,
+        "reconnect.backoff.max.ms": 2_000,
+        "topic.metadata.refresh.interval.ms": 30_000,
+        **settings.kafka.config,
+    }
+
+
+def consumer_config(settings: Settings, role: str, group: str, *, protocol: str, queue_kbytes: int) -> dict[str, Any]:
+    """A lane's consumer. `protocol` is `consumer` (KIP-848) or `classic` (then cooperative-sticky)."""
+    config = base_config(settings, role) | {
+        "group.id": group,
+        "group.protocol": protocol,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "fetch.queue.backoff.ms": 5,
+        "fetch.wait.max.ms": 100,
+        "queued.max.messages.kbytes": queue_kbytes,
+        "max.poll.interval.ms": settings.kafka.max_poll_interval_ms,
+    }
+    if protocol == "classic":
+        config |= {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 10_000, "heartbeat.interval.ms": 3_000}
+    return config
+
+
+def producer_config(settings: Settings, role: str, transactional_id: str, *, batch_bytes: int) -> dict[str, Any]:
+    """A transactional producer. `batch_bytes` is the smallest limit of the topics it writes: the broker refuses whole batches.
+
+    Without `retry.backoff.ms` 10 every transaction waits 100 ms for its predecessor (CONCURRENT_TRANSACTIONS).
+    """
+    return base_config(settings, role) | {
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": settings.kafka.transaction_timeout_ms,
+        "retry.backoff.ms": 10,
+        "linger.ms": 2,
+        "batch.num.messages": 10_000,
+        "batch.size": max(16_384, batch_bytes - 2_048),
+        "message.max.bytes": 1_000_000_000,
+        "queue.buffering.max.kbytes": 1 << 20,
+        "compression.type": "lz4",
+        "partitioner": "murmur2_random",
+        "delivery.report.only.error": True,
+        "topic.metadata.propagation.max.ms": 3_000,
+    }

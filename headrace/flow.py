@@ -1,0 +1,38 @@
+"""What a lane holds, in records and bytes, and whether it is full. Hysteresis: full at the limit, open again at half of it."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Flow:
+    """Thread-safe. Every record taken is given back exactly once: settled, handed over or dropped."""
+
+    def __init__(self, most_records: int, most_bytes: int) -> None:
+        self._lock = threading.Lock()
+        self._most_records = most_records
+        self._most_bytes = most_bytes
+        self.records = 0
+        self.bytes = 0
+        self._full = False
+
+    def take(self, records: int, size: int) -> None:
+        """Records were read and given to the lane."""
+        with self._lock:
+            self.records += records
+            self.bytes += size
+            if self.records >= self._most_records or self.bytes >= self._most_bytes:
+                self._full = True
+
+    def give_back(self, records: int, size: int) -> None:
+        """Records have left the lane."""
+        with self._lock:
+            self.records -= records
+            self.bytes -= size
+            if self.records <= self._most_records // 2 and self.bytes <= self._most_bytes // 2:
+                self._full = False
+
+    @property
+    def full(self) -> bool:
+        """Whether reading has to stop."""
+        return self._full

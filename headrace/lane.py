@@ -1,0 +1,226 @@
+"""A lane as a running thing: its source, its pipeline and its settler put together, started, watched and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.admission import Everybody
+from headrace.assignment import Assignment
+from headrace.attempt import Attempts
+from headrace.client_config import producer_config
+from headrace.clock import Clock
+from headrace.committed import Committed
+from headrace.config import Settings
+from headrace.decode import decode_any, decode_main, decode_retry
+from headrace.dlq.alerts import Alerts
+from headrace.envelope import Job
+from headrace.errors import HeadraceError
+from headrace.flow import Flow
+from headrace.guard import Guard
+from headrace.handler import Handler
+from headrace.instrument import Tell
+from headrace.llm import Llm
+from headrace.outcome import Noted, Outcome, Settlement
+from headrace.outputs import Outputs
+from headrace.pauses import Pauses
+from headrace.pipeline import Admitting, Lane, Pipeline
+from headrace.schedule import wheels_for
+from headrace.settle import Settler
+from headrace.source import Source
+from headrace.store import Store
+from headrace.transaction import Transactions
+from headrace.waiting import ByDueTime, InOrder, Waiting
+
+LANES = ("main", "retry", "dlq")
+SMALL_QUEUE_KBYTES, LARGE_QUEUE_KBYTES = 2_048, 16_384
+SETTLE_S = 15.0  # a stop waits so long for the last settle; what is not settled by then is done again elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the lanes of one process share. `limits` are the topics' `max.message.bytes`."""
+
+    settings: Settings
+    incarnation: str
+    store: Store
+    clock: Clock
+    llm: Llm
+    pauses: Pauses
+    handler: Handler
+    alerts: Alerts
+    limits: Mapping[str, int]
+    tell: Tell
+
+
+def group_of(settings: Settings, lane: str) -> str:
+    """The consumer group of a lane."""
+    return f"{settings.namespace}.{lane}"
+
+
+def groups(settings: Settings) -> dict[str, str]:
+    """Which group reads which topic: any process can look up where another lane stands."""
+    names = settings.topics
+    return {names.main: group_of(settings, "main"), names.retry: group_of(settings, "retry"), names.dlq: group_of(settings, "dlq")}
+
+
+class RunningLane:
+    """One lane of this process. Built inside the running loop."""
+
+    def __init__(self, name: str, shared: Shared) -> None:
+        settings = shared.settings
+        limits = settings.limits
+        self.name = name
+        self._shared = shared
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = threading.Event()
+        self.assignment = Assignment()
+        self._committed = Committed(settings, groups(settings))
+        self._admission = self._admitting()
+        flow = Flow(max(limits.read_ahead_records, 2 * limits.concurrency), limits.read_ahead_bytes)
+        transactional_id = f"{settings.namespace}.{name}.{settings.instance or shared.incarnation}"
+        outputs = Outputs(settings.topics, shared.limits, settings.duplicate_notices)
+        self.source: Source
+        self._settler = Settler(
+            name,
+            limits,
+            assignment=self.assignment,
+            transactions=Transactions(
+                producer_config(settings, f"{name}.settle", transactional_id, batch_bytes=min(shared.limits.values())),
+                tell=shared.tell,
+                frozen_within=lambda seconds: self.source.frozen_within(seconds),
+                stopping=self._stopping,
+            ),
+            outputs=outputs,
+            committed=self._committed,
+            on_settled=self._settled,
+            on_gone=self._gone,
+            tell=shared.tell,
+            stopping=self._stopping,
+        )
+        self.pipeline = Pipeline(
+            Lane(name, self._schedule(), _DECODERS[name], self._admission, self._conclude(), self._may_call),
+            assignment=self.assignment,
+            flow=flow,
+            settler=self._settler,
+            clock=shared.clock,
+            concurrency=limits.concurrency,
+            unsettled=limits.unsettled_outcomes,
+            tell=shared.tell,
+        )
+        self.source = Source(
+            settings,
+            group_of(settings, name),
+            [getattr(settings.topics, name)],
+            assignment=self.assignment,
+            flow=flow,
+            committed=self._committed,
+            deliver=self.pipeline.deliver,
+            drain=self._settler.drain,
+            tell=shared.tell,
+            queue_kbytes=LARGE_QUEUE_KBYTES if name == "main" else SMALL_QUEUE_KBYTES,
+        )
+
+    async def run(self) -> None:
+        """Start, and work until cancelled. Raises what ended a thread of it."""
+        self._settler.start()
+        self.source.start()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.pipeline.run())
+            group.create_task(self._watch())
+
+    async def stop(self, grace_s: float) -> bool:
+        """Begin nothing more, wait for calls in flight, settle, leave the group. Whether nothing was cut off."""
+        self.source.hold("stop")
+        ended = await self.pipeline.close(grace_s)
+        return ended
+
+    async def leave(self) -> None:
+        """After the calls have ended or were cancelled: settle what is finished, leave the group, write the marks."""
+        await asyncio.to_thread(self._settler.drain, (), SETTLE_S)
+        await asyncio.to_thread(self.source.stop, SETTLE_S)
+        await asyncio.to_thread(self._settler.stop, SETTLE_S)
+        await asyncio.sleep(0)  # the settle thread's last reports are queued on this loop
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5.0)
+
+    async def _watch(self) -> None:
+        while True:
+            for thread in (self.source, self._settler):
+                if thread.failure is not None:
+                    raise thread.failure
+            await asyncio.sleep(0.1)
+
+    def _settled(self, settlements: Sequence[Settlement]) -> None:
+        self.pipeline.left(settlements)
+        self._on_loop(self._admission.settled(settlements))
+
+    def _gone(self, settlements: Sequence[Settlement]) -> None:
+        self.pipeline.left(settlements)
+        self._on_loop(self._admission.hand_over(settlements))
+
+    def _on_loop(self, work: Coroutine[Any, Any, None]) -> None:
+        """From the settle thread."""
+        self._loop.call_soon_threadsafe(self._keep, work)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._shared.tell("mark_failed", {"lane": self.name, "error": f"{type(error).__name__}: {error}"})
+
+    def _admitting(self) -> Admitting:
+        if self.name == "dlq":
+            return Everybody()
+        shared = self._shared
+        return Guard(
+            shared.store,
+            self._committed,
+            shared.clock,
+            incarnation=shared.incarnation,
+            current=self.assignment.is_current,
+            on_outage=shared.settings.redis.on_outage,
+            strict=self.name == "main",
+            tell=shared.tell,
+        )
+
+    def _schedule(self) -> Waiting:
+        if self.name != "retry":
+            return InOrder()
+        limits = self._shared.settings.limits
+        return ByDueTime(int(limits.near_horizon_s * 1000), int(limits.longest_delay_s * 1000), wheels_for(limits.longest_delay_s))
+
+    def _conclude(self) -> Any:
+        if self.name == "dlq":
+            return self._note
+        shared = self._shared
+        return Attempts(
+            shared.settings, shared.handler, shared.llm, shared.pauses, shared.clock, tell=shared.tell, rng=random.Random()  # noqa: S311  jitter
+        )  # fmt: skip
+
+    async def _note(self, job: Job) -> Outcome:
+        self._shared.alerts.note_record(job.record)
+        return Noted()
+
+    def _may_call(self) -> bool:
+        return self.name == "dlq" or not self._shared.pauses.all_shut(self._shared.clock.now_ms())
+
+
+_DECODERS = {"main": decode_main, "retry": decode_retry, "dlq": decode_any}
+
+
+def failed_by_itself(error: BaseException) -> HeadraceError | None:
+    """The reason in an exception group of a lane's tasks, if it is one of ours."""
+    if isinstance(error, BaseExceptionGroup):
+        found = [reason for inner in error.exceptions if (reason := failed_by_itself(inner)) is not None]
+        return found[0] if found else None
+    return error if isinstance(error, HeadraceError) else None

@@ -1,0 +1,232 @@
+"""The way of a record through a lane:
+
+    source ─► decode ─► schedule ─► admit ─► call ─► outcome ─► settle
+    (thread)                      (asyncio)                    (thread)
+
+A lane is four values: its schedule, its decoder, its admission, and what concludes a job. The rest is the same for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.admission import Admission, Ends, Go, Gone, Ready
+from headrace.assignment import Assignment
+from headrace.clock import Clock
+from headrace.decode import Decoder
+from headrace.envelope import Job, Record
+from headrace.flow import Flow
+from headrace.instrument import Tell
+from headrace.outcome import Outcome, Settlement
+from headrace.waiting import Waiting
+
+ADMIT_BATCH = 500
+GATE_S = 0.1
+
+
+class Admitting(Protocol):
+    """Who may go on: claims and dedup for requests, everybody for dead letters."""
+
+    async def admit(self, jobs: Sequence[Job]) -> list[Admission]: ...
+
+    async def run(self, emit: Callable[[list[Admission]], None]) -> None: ...
+
+    def release(self, jobs: Iterable[Job]) -> None: ...
+
+    async def settled(self, settlements: Sequence[Settlement]) -> None: ...
+
+    async def hand_over(self, settlements: Sequence[Settlement]) -> None: ...
+
+
+class Settling(Protocol):
+    """Where outcomes go."""
+
+    def put(self, settlement: Settlement) -> None: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What makes a lane the one it is. `may_call` is false while nobody can be called; then nothing begins."""
+
+    name: str
+    schedule: Waiting
+    decode: Decoder
+    admission: Admitting
+    conclude: Callable[[Job], Awaitable[Outcome]]
+    may_call: Callable[[], bool]
+
+
+class Pipeline:
+    """One lane at work. `deliver`, `settled` and `gone` are called from other threads; everything else is the loop's."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        *,
+        assignment: Assignment,
+        flow: Flow,
+        settler: Settling,
+        clock: Clock,
+        concurrency: int,
+        unsettled: int,
+        tell: Tell,
+    ) -> None:
+        self._lane = lane
+        self._assignment = assignment
+        self._flow = flow
+        self._settler = settler
+        self._clock = clock
+        self._concurrency = concurrency
+        self._unsettled = unsettled
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Queue[Go] = asyncio.Queue()
+        self._ready_most = max(concurrency, ADMIT_BATCH)
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._gate: asyncio.Task[None] | None = None
+        self._closing = False
+        self.in_flight = 0
+
+    async def run(self) -> None:
+        """Works until cancelled: jobs are admitted in batches, and as many called at once as the concurrency allows."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._admit(), name=f"{self._lane.name}-admit")
+            group.create_task(self._lane.admission.run(self._admitted), name=f"{self._lane.name}-guard")
+            for number in range(self._concurrency):
+                group.create_task(self._call(), name=f"{self._lane.name}-call-{number}")
+
+    def deliver(self, records: list[Record]) -> None:
+        """source ─► decode ─► schedule. On the source thread; the work is the loop's."""
+        self._loop.call_soon_threadsafe(self._decode, records)
+
+    def _decode(self, records: list[Record]) -> None:
+        now_ms = self._clock.now_ms()
+        for moved in self._lane.schedule.add(map(self._lane.decode, records), now_ms):
+            self._settler.put(moved)
+        self._arrived.set()
+
+    async def _admit(self) -> None:
+        """schedule ─► admit, a batch at a time, and no further ahead than the calls can follow."""
+        while True:
+            jobs = self._lane.schedule.take(ADMIT_BATCH, self._clock.now_ms()) if not self._closing else []
+            if not jobs:
+                await self._until_due()
+                continue
+            self._admitted(await self._lane.admission.admit(self._still_ours(jobs)))
+            while self._ready.qsize() >= self._ready_most:
+                self._room.clear()
+                await self._room.wait()
+
+    async def _until_due(self) -> None:
+        self._arrived.clear()
+        due_ms = self._lane.schedule.next_due_ms()
+        if due_ms is None or self._closing:
+            await self._arrived.wait()
+            return
+        timer = self._loop.call_later(max(0.0, (due_ms - self._clock.now_ms()) / 1000), self._arrived.set)
+        try:
+            await self._arrived.wait()
+        finally:
+            timer.cancel()
+
+    def _admitted(self, admissions: list[Admission]) -> None:
+        """Those to be called wait for a caller; those that ended at admission are settled."""
+        for admission in admissions:
+            match admission:
+                case Go():
+                    self._ready.put_nowait(admission)
+                case Ready() | Ends():
+                    self._settler.put(Settlement(admission.job, admission.outcome, admission.token))
+                case Gone():
+                    self._drop([admission.job])
+
+    async def _call(self) -> None:
+        """admit ─► call ─► outcome ─► settle, one job after another."""
+        while True:
+            await self._until_allowed()
+            go = await self._ready.get()
+            if self._ready.qsize() <= self._ready_most // 2:
+                self._room.set()
+            if self._closing or not self._assignment.is_current(go.job.record):
+                self._drop([go.job])
+                continue
+            if not self._lane.may_call():
+                self._ready.put_nowait(go)
+                continue
+            await self._conclude(go)
+
+    async def _conclude(self, go: Go) -> None:
+        self.in_flight += 1
+        self._idle.clear()
+        try:
+            outcome = await self._lane.conclude(go.job)
+            self._settler.put(Settlement(go.job, outcome, go.token))
+        except asyncio.CancelledError:
+            self._drop([go.job])
+            raise
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._idle.set()
+
+    async def _until_allowed(self) -> None:
+        """Nothing begins while nobody can be called, or while too many outcomes wait for a settle."""
+        while self._settler.waiting >= self._unsettled:
+            self._settled.clear()
+            await self._settled.wait()
+        if not self._lane.may_call() and not self._closing:
+            if self._gate is None or self._gate.done():
+                self._gate = self._loop.create_task(self._until_open())
+            await asyncio.shield(self._gate)
+
+    async def _until_open(self) -> None:
+        """One watcher for all callers: a pause ends by the clock, or by a probe's success."""
+        self._tell("lane_paused", {"group": self._lane.name, "reason": "every target is shut"})
+        while not self._lane.may_call() and not self._closing:
+            await asyncio.sleep(GATE_S)
+        self._tell("lane_resumed", {"group": self._lane.name, "reason": "every target is shut"})
+
+    def _still_ours(self, jobs: list[Job]) -> list[Job]:
+        ours = [job for job in jobs if self._assignment.is_current(job.record)]
+        if len(ours) < len(jobs):
+            self._drop([job for job in jobs if not self._assignment.is_current(job.record)])
+        return ours
+
+    def _drop(self, jobs: list[Job]) -> None:
+        """Not begun, or interrupted: nothing is settled, the claim lapses, and whoever owns the partition reads it again."""
+        self._lane.admission.release(jobs)
+        self._give_back(job.record for job in jobs)
+        self._tell("interrupted", {"lane": self._lane.name, "records": len(jobs)})
+
+    def left(self, settlements: Sequence[Settlement]) -> None:
+        """Settled or handed over: they have left the lane. From any thread."""
+        self._give_back(s.job.record for s in settlements)
+        self._loop.call_soon_threadsafe(self._settled.set)
+
+    def _give_back(self, records: Iterable[Record]) -> None:
+        sizes = [len(r.value or b"") + len(r.key or b"") for r in records]
+        self._flow.give_back(len(sizes), sum(sizes))
+
+    async def close(self, grace_s: float) -> bool:
+        """Begin nothing more; wait at most `grace_s` for calls in flight. Whether all of them ended."""
+        self._closing = True
+        self._arrived.set()
+        self._drop(self._lane.schedule.drop())
+        while not self._ready.empty():
+            self._drop([self._ready.get_nowait().job])
+        if not self.in_flight:
+            return True
+        try:
+            await asyncio.wait_for(self._idle.wait(), grace_s)
+        except TimeoutError:
+            return False
+        return True

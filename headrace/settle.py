@@ -1,0 +1,293 @@
+"""Settling: one thread turns outcomes into records and offsets, in one transaction each time. Nothing leaves the process otherwise.
+
+What an outcome writes is `outputs`'; how a transaction may end is `transaction`'s; marks and hand-overs follow through the callbacks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import TopicPartition
+
+from headrace.assignment import Assignment, Snapshot
+from headrace.committed import Committed
+from headrace.config import LimitSettings
+from headrace.errors import ErrorClass, Failure, HeadraceError
+from headrace.instrument import Tell
+from headrace.offsets import Commit
+from headrace.offsets import Sequence as SettleSequence
+from headrace.outcome import Dead, Output, Retry, Settlement
+from headrace.outputs import Outputs
+from headrace.transaction import Ended, Refusal, State, Transactions
+
+IDLE_S = 0.25
+HELD_S = 2.0
+AGAIN_FROM_S, AGAIN_TO_S = 0.05, 1.0
+_TP = tuple[str, int]
+Report = Callable[[Sequence[Settlement]], None]
+
+
+class _Prepared(NamedTuple):
+    """A settlement with the records it writes."""
+
+    settlement: Settlement
+    outputs: list[Output]
+
+
+class Settler:
+    """A lane's settle thread. `on_settled` gets what is known to be committed, `on_gone` what has to be handed over."""
+
+    def __init__(
+        self,
+        lane: str,
+        limits: LimitSettings,
+        *,
+        assignment: Assignment,
+        transactions: Transactions,
+        outputs: Outputs,
+        committed: Committed,
+        on_settled: Report,
+        on_gone: Report,
+        tell: Tell,
+        stopping: threading.Event,
+    ) -> None:
+        self._lane = lane
+        self._limits = limits
+        self._assignment = assignment
+        self._transactions = transactions
+        self._outputs = outputs
+        self._committed = committed
+        self._on_settled = on_settled
+        self._on_gone = on_gone
+        self._tell = tell
+        self._stopping = stopping
+        self._queue: deque[Settlement | threading.Event] = deque()
+        self._held: deque[tuple[float, Settlement]] = deque()
+        self._wake = threading.Event()
+        self._incarnation = secrets.token_urlsafe(6)
+        self._count = 0
+        self._thread = threading.Thread(target=self._run, name=f"{lane}-settle", daemon=True)
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Start settling."""
+        self._thread.start()
+
+    def put(self, settlement: Settlement) -> None:
+        """An outcome, to be settled soon. Thread-safe; never blocks."""
+        self._queue.append(settlement)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    @property
+    def waiting(self) -> int:
+        """How many outcomes wait for a settle, those held back by the broker included."""
+        return len(self._queue) + len(self._held)
+
+    def drain(self, _partitions: Iterable[_TP], timeout_s: float) -> bool:
+        """Wait until everything put so far is settled, handed over or held back; whether that was so in time."""
+        if not self._thread.is_alive():
+            return False
+        passed = threading.Event()
+        self._queue.append(passed)
+        self._wake.set()
+        return passed.wait(timeout_s)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Settle what waits, then end; whether it ended in time. What is held back stays unsettled: its offsets do not move."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._transactions.open()
+            while not (self._stopping.is_set() and not self._queue):
+                self._wake.wait(IDLE_S)
+                self._wake.clear()
+                self._turn()
+        except BaseException as error:  # noqa: BLE001  the process watches `failure` and stops with it
+            self.failure = error
+            self._tell("settle_failed", {"lane": self._lane, "error": str(error)})
+        finally:
+            self._transactions.close()
+
+    def _turn(self) -> None:
+        began = time.monotonic()
+        batch, passed = self._gather(began)
+        if batch or self._assignment.behind():
+            self._settle(batch)
+        for event in passed:
+            event.set()
+        if self._queue:
+            self._wake.set()
+        if batch and not self._stopping.is_set():
+            time.sleep(max(0.0, self._limits.settle_interval_ms / 1000 - (time.monotonic() - began)))
+
+    def _gather(self, now: float) -> tuple[list[Settlement], list[threading.Event]]:
+        batch: list[Settlement] = []
+        passed: list[threading.Event] = []
+        while self._held and self._held[0][0] <= now:
+            batch.append(self._held.popleft()[1])
+        while self._queue and len(batch) < self._limits.settle_records:
+            item = self._queue.popleft()
+            if isinstance(item, threading.Event):
+                passed.append(item)
+            else:
+                batch.append(item)
+        return batch, passed
+
+    def _settle(self, batch: list[Settlement]) -> None:
+        """The batch in one transaction; those that must be tried alone, each in its own."""
+        alone = deque(self._settle_group([_Prepared(s, self._outputs.of(s)) for s in batch if not s.alone]))
+        alone.extend(s for s in batch if s.alone)
+        while alone:
+            settlement = alone.popleft()
+            alone.extend(self._settle_group([_Prepared(settlement, self._outputs.of(settlement))]))
+
+    def _settle_group(self, group: list[_Prepared]) -> list[Settlement]:
+        """Settle until all of it is committed, gone, held back or to be tried alone; the latter are returned.
+
+        1. one snapshot of ownership and group metadata  2. hand over what is gone  3. produce, send offsets with their
+        maps, commit  4. resolve and report
+        """
+        group, alone = self._split_large(group)
+        wait_s = AGAIN_FROM_S
+        while group or (not alone and self._assignment.behind()):
+            snapshot = self._assignment.snapshot  # 1
+            group = self._hand_over(group, snapshot)  # 2
+            ended = self._transact(group, snapshot)  # 3, 4
+            if ended.state is State.COMMITTED:
+                break
+            if ended.error is not None:
+                self._tell("settle_again", {"lane": self._lane, "error": ended.error, "outcomes": len(group)})
+            group, refused = self._sort_refused(group, ended)
+            alone += refused
+            time.sleep(wait_s)
+            wait_s = min(wait_s * 2, AGAIN_TO_S)
+        return alone
+
+    def _transact(self, group: list[_Prepared], snapshot: Snapshot) -> Ended:
+        self._count += 1
+        sequence = SettleSequence(self._incarnation, self._count)
+        settling = _offsets_by_partition(group)
+        commits: dict[_TP, Commit] = {}
+
+        def offsets() -> tuple[list[TopicPartition], Any] | None:
+            if self._assignment.snapshot.version != snapshot.version:
+                return None
+            commits.update(self._assignment.commits(settling, snapshot, sequence))
+            return [TopicPartition(t, p, c.frontier, c.metadata) for (t, p), c in commits.items()], self._assignment.snapshot.metadata
+
+        ended = self._transactions.run([output for prepared in group for output in prepared.outputs], offsets)
+        if ended.state is State.AMBIGUOUS and self._landed(commits, sequence):
+            ended = Ended(State.COMMITTED)
+        if ended.state is State.COMMITTED:
+            self._assignment.committed(settling, commits, snapshot)
+            if group:
+                self._on_settled([p.settlement for p in group])
+                self._tell("settled", {"lane": self._lane, "counts": Counter(_kind(p.settlement) for p in group)})
+        return ended
+
+    def _landed(self, commits: Mapping[_TP, Commit], sequence: SettleSequence) -> bool:
+        """After an ambiguous commit: the same transactional id is initialised anew, then the maps tell whether that settle is there."""
+        self._transactions.open()
+        wait_s = AGAIN_FROM_S
+        while True:
+            try:
+                standings = self._committed.read(commits)
+                break
+            except HeadraceError as error:
+                self._tell("committed_unreadable", {"group": self._lane, "error": str(error)})
+                time.sleep(wait_s)
+                wait_s = min(wait_s * 2, AGAIN_TO_S)
+        landed = any(s.map is not None and s.map.sequence == sequence for s in standings.values())
+        self._tell("ambiguous_commit", {"lane": self._lane, "landed": landed, "settle": sequence.n})
+        return landed
+
+    def _hand_over(self, group: list[_Prepared], snapshot: Snapshot) -> list[_Prepared]:
+        owned: list[_Prepared] = []
+        gone: list[Settlement] = []
+        for prepared in group:
+            record = prepared.settlement.job.record
+            if snapshot.epochs.get((record.topic, record.partition)) == record.epoch:
+                owned.append(prepared)
+            else:
+                gone.append(prepared.settlement)
+        if gone:
+            self._on_gone(gone)
+            self._tell("handed_over", {"lane": self._lane, "outcomes": len(gone)})
+        return owned
+
+    def _split_large(self, group: list[_Prepared]) -> tuple[list[_Prepared], list[Settlement]]:
+        """A record over its topic's limit before compression must be tried alone: only the broker can tell."""
+        together: list[_Prepared] = []
+        alone: list[Settlement] = []
+        for prepared in group:
+            if prepared.settlement.alone or not any(self._outputs.too_large(o) for o in prepared.outputs):
+                together.append(prepared)
+            else:
+                alone.append(dataclasses.replace(prepared.settlement, alone=True))
+        return together, alone
+
+    def _sort_refused(self, group: list[_Prepared], ended: Ended) -> tuple[list[_Prepared], list[Settlement]]:
+        """Who goes on together, and who must be tried alone; who writes to a topic that cannot be written is held back."""
+        if not ended.refused:
+            return group, []
+        together: list[_Prepared] = []
+        alone: list[Settlement] = []
+        index = 0
+        for prepared in group:
+            found = [ended.refused[i] for i in range(index, index + len(prepared.outputs)) if i in ended.refused]
+            index += len(prepared.outputs)
+            settlement = prepared.settlement
+            if not found:
+                together.append(prepared)
+            elif found[0].kind == "topic" or settlement.cut:
+                self._held.append((time.monotonic() + HELD_S, settlement))
+                self._tell("settle_blocked", {"lane": self._lane, "error": found[0].message, "position": str(settlement.position)})
+            elif settlement.alone:
+                alone.append(_instead(settlement, found[0]))
+            else:
+                alone.append(dataclasses.replace(settlement, alone=True))
+        return together, alone
+
+
+def _offsets_by_partition(group: Iterable[_Prepared]) -> dict[_TP, list[int]]:
+    offsets: dict[_TP, list[int]] = {}
+    for prepared in group:
+        record = prepared.settlement.job.record
+        offsets.setdefault((record.topic, record.partition), []).append(record.offset)
+    return offsets
+
+
+def _kind(settlement: Settlement) -> tuple[str, str]:
+    outcome = settlement.outcome
+    failure: Failure | None = getattr(outcome, "failure", None)
+    return type(outcome).__name__.lower(), failure.error_class.value if failure else ""
+
+
+def _instead(settlement: Settlement, refusal: Refusal) -> Settlement:
+    """Refused by the broker though alone: a dead letter instead; a dead letter is cut to what fits."""
+    outcome = settlement.outcome
+    if isinstance(outcome, Dead):
+        return dataclasses.replace(settlement, cut=True)
+    error_class = ErrorClass.INVALID_REQUEST if refusal.kind == "record" else ErrorClass.TOO_LARGE
+    attempts = getattr(outcome, "attempts", ())
+    at_ms = getattr(outcome, "completed_at_ms", 0) or getattr(outcome, "failed_at_ms", 0)
+    failure = Failure(error_class, f"the broker refuses what this outcome writes: {refusal.message}", called=bool(attempts))
+    elapsed_ms = outcome.elapsed_ms if isinstance(outcome, Retry) else 0
+    return dataclasses.replace(settlement, outcome=Dead(failure, at_ms, attempts, elapsed_ms))

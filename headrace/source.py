@@ -1,0 +1,288 @@
+"""Reading: one thread owns the synchronous Consumer and alone touches it. Polls, pauses, resumes, answers rebalances.
+
+It never waits on a model. Which records are wanted and have room is the tracker's answer; what happens to them is the lane's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from headrace.assignment import Assignment
+from headrace.client_config import consumer_config
+from headrace.committed import Committed, Standing
+from headrace.config import Settings
+from headrace.envelope import Header, Record
+from headrace.errors import HeadraceError, KafkaUnavailable
+from headrace.flow import Flow
+from headrace.instrument import Tell
+from headrace.offsets import Tracker
+
+BATCH = 500
+POLL_S = 0.05
+REVOKE_SHARE = 0.2  # of max.poll.interval.ms: how long a revocation waits for what is finished to be settled
+FROZEN_S = 5.0
+UNREADABLE_HEADERS: list[Header] = [("headrace_headers_unreadable", b"1")]
+
+_TP = tuple[str, int]
+_Drain = Callable[[Iterable[_TP], float], bool]
+
+
+class Source:
+    """A lane's reader. `deliver` gets batches on the source thread; `drain` settles what is finished of leaving partitions."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        group: str,
+        topics: Sequence[str],
+        *,
+        assignment: Assignment,
+        flow: Flow,
+        committed: Committed,
+        deliver: Callable[[list[Record]], None],
+        drain: _Drain,
+        tell: Tell,
+        queue_kbytes: int = 16_384,
+    ) -> None:
+        self._settings = settings
+        self._group = group
+        self._topics = list(topics)
+        self._assignment = assignment
+        self._flow = flow
+        self._committed = committed
+        self._deliver = deliver
+        self._drain = drain
+        self._tell = tell
+        self._queue_kbytes = queue_kbytes
+        self._restorer = ThreadPoolExecutor(1, thread_name_prefix=f"{group}-restore")
+        self._restored: deque[tuple[_TP, int, Standing]] = deque()
+        self._stash: dict[_TP, deque[Any]] = {}  # of messages; their stubs allow None where a consumed one has none
+        self._paused: set[_TP] = set()
+        self._holds: frozenset[str] = frozenset()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"{group}-source", daemon=True)
+        self._frozen_at = float("-inf")
+        self._turned_at = time.monotonic()
+        self.failure: BaseException | None = None
+        self.protocol = "consumer" if settings.kafka.group_protocol == "auto" else settings.kafka.group_protocol
+        self.joined = threading.Event()
+
+    def start(self) -> None:
+        """Start reading."""
+        self._thread.start()
+
+    def hold(self, reason: str) -> None:
+        """Pause everything for `reason`, and go on polling. Thread-safe."""
+        if reason not in self._holds:
+            self._holds |= {reason}
+            self._tell("lane_paused", {"group": self._group, "reason": reason})
+
+    def unhold(self, reason: str) -> None:
+        """End the pause for `reason`."""
+        if reason in self._holds:
+            self._holds -= {reason}
+            self._tell("lane_resumed", {"group": self._group, "reason": reason})
+
+    def stop(self, timeout_s: float) -> bool:
+        """Leave the group and end the thread; whether it ended in time."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        self._restorer.shutdown(wait=False, cancel_futures=True)
+        return not self._thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def frozen_within(self, seconds: float) -> bool:
+        """Whether this process stood still (SIGSTOP, a suspended machine) within the last `seconds`."""
+        return time.monotonic() - self._frozen_at < seconds
+
+    def _run(self) -> None:
+        try:
+            self._consumer = self._open()
+            while not self._stopping.is_set():
+                self._turn()
+            self._consumer.close()
+        except BaseException as error:  # noqa: BLE001  the process watches `failure` and stops with it
+            self.failure = error
+            self._tell("source_failed", {"group": self._group, "error": str(error)})
+
+    def _open(self) -> Consumer:
+        config = consumer_config(self._settings, "source", self._group, protocol=self.protocol, queue_kbytes=self._queue_kbytes)
+        consumer = Consumer(config)
+        consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+        self._tell("group_protocol", {"group": self._group, "protocol": self.protocol})
+        return consumer
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        if now - self._turned_at > FROZEN_S:
+            self._frozen_at = now
+        self._turned_at = now
+        messages = self._consumer.consume(1, POLL_S)
+        if messages:
+            messages += self._consumer.consume(BATCH - 1, 0)
+        self._assignment.refreshed(self._consumer.consumer_group_metadata())
+        self._sort(messages)
+        self._restore_ready()
+        for tp in [tp for tp, stash in self._stash.items() if stash]:
+            self._release(tp)
+        self._apply_pauses()
+
+    def _sort(self, messages: list[Any]) -> None:
+        """Each run of one partition's messages goes behind what is already waiting of it."""
+        runs: dict[_TP, list[Any]] = {}
+        for message in messages:
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                self._trouble(error)
+                continue
+            runs.setdefault((message.topic(), message.partition()), []).append(message)
+        for tp, run in runs.items():
+            if tp in self._stash:
+                self._stash[tp].extend(run)
+                self._release(tp)
+
+    def _release(self, tp: _TP) -> None:
+        """Dispatch what waits of a partition, as far as its map is known and its window has room."""
+        epoch = self._assignment.epoch(tp)
+        stash = self._stash[tp]
+        if epoch is None or not stash:
+            return
+        records = self._assignment.with_tracker(tp, lambda tracker: _take(tracker, tp, stash, epoch))
+        if records:
+            self._flow.take(len(records), sum(len(r.value or b"") + len(r.key or b"") for r in records))
+            self._deliver(records)
+
+    def _restore_ready(self) -> None:
+        while self._restored:
+            tp, epoch, standing = self._restored.popleft()
+            tracker = self._tracker(tp, standing)
+            if self._assignment.restored(tp, epoch, tracker, standing.committed):
+                self.joined.set()
+
+    def _tracker(self, tp: _TP, standing: Standing) -> Tracker:
+        frontier, restored = standing.committed, standing.map
+        if frontier > standing.end:  # the topic was made anew, or truncated: the reader starts over, so do we
+            self._tell("records_lost", {"partition": f"{tp[0]}/{tp[1]}", "reason": "committed beyond the log's end", "records": 0})
+            frontier, restored = standing.start, None
+        elif 0 <= frontier < standing.start:
+            fields = {"partition": f"{tp[0]}/{tp[1]}", "reason": "deleted by retention before they were settled"}
+            self._tell("records_lost", {**fields, "records": standing.start - frontier})
+        if frontier < 0:
+            frontier, restored = standing.start, None
+        tracker = Tracker(frontier, restored, window=self._settings.limits.window)
+        if standing.start > frontier:
+            tracker.at_end(standing.start)
+        return tracker
+
+    def _apply_pauses(self) -> None:
+        """The intended state is held here and applied again after every assignment; a paused partition must not stay so by accident."""
+        owned = set(self._stash)
+        intended = owned if self._holds or self._flow.full else {tp for tp, stash in self._stash.items() if len(stash) >= BATCH // 2}
+        pause, resume = intended - self._paused, (self._paused - intended) & owned
+        try:
+            if pause:
+                self._consumer.pause([TopicPartition(*tp) for tp in pause])
+            if resume:
+                self._consumer.resume([TopicPartition(*tp) for tp in resume])
+        except KafkaException as error:
+            self._tell("pause_failed", {"group": self._group, "error": str(error)})
+            return
+        self._paused = set(intended)
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        tps = [(p.topic, p.partition) for p in partitions]
+        epochs = self._assignment.assigned(tps, consumer.consumer_group_metadata())
+        self._stash.update({tp: deque() for tp in tps})
+        self._paused -= set(tps)
+        self._tell("assigned", {"group": self._group, "partitions": sorted(f"{t}/{p}" for t, p in tps)})
+        if epochs:
+            self._restorer.submit(self._restore, epochs)
+
+    def _restore(self, epochs: dict[_TP, int]) -> None:
+        """On the restorer's thread: read where the partitions stand, for as long as they are ours."""
+        wait_s = 0.1
+        while not self._stopping.is_set():
+            wanted = {tp: epoch for tp, epoch in epochs.items() if self._assignment.epoch(tp) == epoch}
+            if not wanted:
+                return
+            try:
+                standings = self._committed.read(wanted)
+            except HeadraceError as error:
+                self._tell("committed_unreadable", {"group": self._group, "error": str(error)})
+                self._stopping.wait(wait_s)
+                wait_s = min(wait_s * 2, 2.0)
+                continue
+            self._restored.extend((tp, wanted[tp], standing) for tp, standing in standings.items())
+            return
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        tps = [(p.topic, p.partition) for p in partitions]
+        self._assignment.leaving(tps, self._fresh(consumer))
+        drained = self._drain(tps, self._settings.kafka.max_poll_interval_ms / 1000 * REVOKE_SHARE)
+        self._forget(tps, self._fresh(consumer))
+        self._tell("revoked", {"group": self._group, "partitions": sorted(f"{t}/{p}" for t, p in tps), "drained": drained})
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        tps = [(p.topic, p.partition) for p in partitions]
+        self._forget(tps, self._fresh(consumer))
+        self._tell("partition_lost", {"group": self._group, "partitions": sorted(f"{t}/{p}" for t, p in tps)})
+
+    def _forget(self, tps: list[_TP], metadata: Any) -> None:
+        self._assignment.gone(tps, metadata)
+        for tp in tps:
+            self._stash.pop(tp, None)
+            self._paused.discard(tp)
+
+    def _fresh(self, consumer: Consumer) -> Any:
+        """Group metadata taken inside the callback: an older one would be refused by a classic group."""
+        try:
+            return consumer.consumer_group_metadata()
+        except (KafkaException, RuntimeError):  # already closing: what is settled with the last one is decided by the broker
+            return self._assignment.snapshot.metadata
+
+    def _trouble(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._UNSUPPORTED_FEATURE and self._settings.kafka.group_protocol == "auto" and self.protocol != "classic":
+            self.protocol = "classic"
+            self._consumer.close()
+            self._consumer = self._open()
+            return
+        self._tell("source_error", {"group": self._group, "error": error.str()})
+        if error.fatal():
+            raise KafkaUnavailable(f"the consumer of group {self._group} failed for good: {error.str()}; start the worker again")
+
+
+def _take(tracker: Tracker, tp: _TP, stash: deque[Any], epoch: int) -> list[Record]:
+    """Records of the stash that are wanted, in order, until one has no room."""
+    records: list[Record] = []
+    while stash:
+        message = stash[0]
+        offset = message.offset()
+        if message.error() is not None:
+            tracker.at_end(offset)
+        elif tracker.wanted(offset):
+            if not tracker.room(offset):
+                break
+            tracker.track((offset,))
+            records.append(_record(message, tp, offset, epoch))
+        stash.popleft()
+    return records
+
+
+def _record(message: Any, tp: _TP, offset: int, epoch: int) -> Record:
+    try:
+        headers = message.headers() or ()
+    except UnicodeDecodeError:  # a header name that is not UTF-8 cannot be read through this client
+        headers = UNREADABLE_HEADERS
+    return Record(*tp, offset, epoch, message.key(), message.value(), headers, message.timestamp()[1])

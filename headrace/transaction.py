@@ -1,0 +1,202 @@
+"""One transactional producer and its error triage: what a transaction ended as is a value, and an ambiguous producer is thrown away.
+
+Order of looking at an error: fatal, then abortable, then retriable; what is none of these counts as fatal.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, cast
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from headrace.errors import KafkaUnavailable, Refused
+from headrace.instrument import Tell
+from headrace.outcome import Output
+
+STEP_S = 8.0  # how long one call into the client may block
+FENCED_AGAIN_S = 60.0
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+_HOPELESS = frozenset({KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION})
+
+_REFUSALS = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "size",
+    KafkaError.RECORD_LIST_TOO_LARGE: "size",
+    KafkaError.INVALID_MSG_SIZE: "size",
+    KafkaError.INVALID_RECORD: "record",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "topic",
+    KafkaError._UNKNOWN_TOPIC: "topic",
+    KafkaError._UNKNOWN_PARTITION: "topic",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "topic",
+    KafkaError.TOPIC_EXCEPTION: "topic",
+    KafkaError.POLICY_VIOLATION: "topic",
+}
+
+Offsets = Callable[[], tuple[list[TopicPartition], Any] | None]
+
+
+class State(enum.Enum):
+    """How a transaction ended."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    AMBIGUOUS = "ambiguous"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An output that was not taken. `size` and `record` are its batch's fault, perhaps its own; `topic` is the topic's."""
+
+    kind: Literal["size", "record", "topic"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How it ended, the error in words, and the outputs refused, by index."""
+
+    state: State
+    error: str | None = None
+    refused: dict[int, Refusal] = field(default_factory=dict)
+
+
+class Transactions:
+    """Used by one thread. `frozen_within(s)` says whether this process stood still lately: then being fenced proves no rival."""
+
+    def __init__(self, config: dict[str, Any], *, tell: Tell, frozen_within: Callable[[float], bool], stopping: threading.Event) -> None:
+        self._config = config
+        self._tell = tell
+        self._frozen_within = frozen_within
+        self._stopping = stopping
+        self._producer: Producer | None = None
+        self._fenced_at = float("-inf")
+        self._refused: dict[int, Refusal] = {}
+
+    @property
+    def id(self) -> str:
+        """The `transactional.id`."""
+        return str(self._config["transactional.id"])
+
+    def run(self, outputs: Sequence[Output], offsets: Offsets) -> Ended:
+        """One transaction. `offsets()` is asked last: offsets and group metadata, or None to abort. Raises Refused, KafkaUnavailable.
+
+        1. begin  2. produce  3. send the offsets  4. commit
+        """
+        producer = self._ready()
+        self._refused = {}
+        committing = False
+        try:
+            producer.begin_transaction()  # 1
+            for index, output in enumerate(outputs):  # 2
+                self._produce(producer, index, output)
+            found = offsets()  # 3
+            if found is None:
+                return self._abort(None)
+            if found[0]:
+                self._patiently(lambda: producer.send_offsets_to_transaction(found[0], found[1], STEP_S))
+            committing = True
+            self._patiently(lambda: producer.commit_transaction(STEP_S))  # 4
+        except KafkaException as error:
+            return self._triage(error.args[0], committing)
+        return Ended(State.COMMITTED)
+
+    def open(self) -> None:
+        """Initialise the producer now: aborts what an earlier process of this id left open."""
+        self._ready()
+
+    def close(self) -> None:
+        """Throw the producer away; an open transaction is aborted by the broker's time-out or the next process of this id."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.poll(0)
+
+    def _ready(self) -> Producer:
+        wait_s = 0.1
+        while self._producer is None:
+            producer = Producer(self._config)
+            try:
+                producer.init_transactions(STEP_S * 2)
+            except KafkaException as error:
+                found: KafkaError = error.args[0]
+                if found.code() in _FENCED:
+                    self._note_fenced()
+                elif found.code() in _HOPELESS:
+                    raise KafkaUnavailable(f"transactional.id {self.id} was refused: {found.str()}; check the ACLs and credentials") from error
+                self._tell("kafka_unavailable", {"transactional_id": self.id, "error": found.str()})
+                if self._stopping.wait(wait_s):
+                    raise KafkaUnavailable(f"no transactional producer before the stop: {found.str()}") from error
+                wait_s = min(wait_s * 2, 2.0)
+                continue
+            self._producer = producer
+        return self._producer
+
+    def _produce(self, producer: Producer, index: int, output: Output) -> None:
+        while True:
+            try:
+                producer.produce(output.topic, output.value, output.key, output.partition, partial(self._delivered, index), headers=output.headers)  # type: ignore[arg-type]  # their list of headers is invariant
+                return
+            except BufferError:
+                producer.poll(0.05)
+            except KafkaException as error:
+                self._refuse(index, error.args[0])
+                raise
+
+    def _delivered(self, index: int, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            self._refuse(index, error)
+
+    def _refuse(self, index: int, error: KafkaError) -> None:
+        """What was purged with the rest, or came out of sequence after an abort, is no refusal: it is simply done again."""
+        kind = _REFUSALS.get(error.code())
+        if kind is not None:
+            self._refused.setdefault(index, Refusal(cast(Literal["size", "record", "topic"], kind), error.str()))
+
+    def _patiently(self, step: Callable[[], None]) -> None:
+        """A retriable time-out is resumed by calling again, for as long as the transaction can live."""
+        until = time.monotonic() + self._config["transaction.timeout.ms"] / 1000
+        while True:
+            try:
+                return step()
+            except KafkaException as error:
+                found: KafkaError = error.args[0]
+                if found.fatal() or found.txn_requires_abort() or not found.retriable() or time.monotonic() > until:
+                    raise
+
+    def _triage(self, error: KafkaError, committing: bool) -> Ended:
+        if error.fatal():
+            if error.code() in _FENCED:
+                self._note_fenced()
+            self._replace(error)
+            return Ended(State.AMBIGUOUS if committing else State.ABORTED, error.str(), self._refused)
+        if error.txn_requires_abort() or not committing:
+            return self._abort(error)
+        self._replace(error)
+        return Ended(State.AMBIGUOUS, error.str(), self._refused)
+
+    def _abort(self, cause: KafkaError | None) -> Ended:
+        producer = self._producer
+        assert producer is not None, "only an open transaction is aborted"
+        try:
+            self._patiently(lambda: producer.abort_transaction(STEP_S))
+        except KafkaException as error:
+            self._replace(error.args[0])
+        return Ended(State.ABORTED, cause.str() if cause else None, self._refused)
+
+    def _replace(self, error: KafkaError) -> None:
+        self._tell("producer_replaced", {"transactional_id": self.id, "error": error.str(), "code": error.code()})
+        self.close()
+
+    def _note_fenced(self) -> None:
+        """The coordinator's time-out after a freeze fences too; a rival does it to a process that never stood still, and again."""
+        now = time.monotonic()
+        again = now - self._fenced_at < FENCED_AGAIN_S
+        self._fenced_at = now
+        if again and not self._frozen_within(FENCED_AGAIN_S):
+            self.close()
+            raise Refused(f"another process runs as {self.id}; give each process its own HEADRACE_INSTANCE, or leave it unset")
