@@ -34,24 +34,23 @@ class Clock:
         """Take a server's time, measured at `monotonic_s` (now, if not given)."""
         mono = time.monotonic() if monotonic_s is None else monotonic_s
         with self._lock:
+            self._slew(mono)
             self._target_ms = server_ms - mono * 1000.0
-            if not self._synced or self._target_ms > self._offset_ms:
+            if self._last_ms == 0 or self._target_ms > self._offset_ms:
                 self._offset_ms = self._target_ms
-            self._slewed_at = mono
             self._synced = True
 
     def now_ms(self, *, monotonic_s: float | None = None) -> int:
         """Epoch milliseconds."""
         mono = time.monotonic() if monotonic_s is None else monotonic_s
         if self._target_ms < self._offset_ms:
-            self._slew(mono)
+            with self._lock:
+                self._slew(mono)
         now = int(self._offset_ms + mono * 1000.0)
-        if now > self._last_ms:
-            self._last_ms = now
+        self._last_ms = max(self._last_ms, now)
         return self._last_ms
 
     def _slew(self, mono: float) -> None:
-        with self._lock:
-            step = max(0.0, mono - self._slewed_at) * 1000.0 * SLEW
-            self._offset_ms = max(self._target_ms, self._offset_ms - step)
-            self._slewed_at = mono
+        step = max(0.0, mono - self._slewed_at) * 1000.0 * SLEW
+        self._offset_ms = max(self._target_ms, self._offset_ms - step)
+        self._slewed_at = mono

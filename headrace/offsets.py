@@ -19,7 +19,6 @@ METADATA_CHARS = 4_095  # what a broker with the default `offset.metadata.max.by
 
 _VERSION, _RUNS, _BITMAP = "1", "r", "b"
 _FORM = re.compile(r"1\.([A-Za-z0-9_-]{1,12})\.([0-9a-f]{1,16})\.([0-9a-f]{1,4})\.([rb])([A-Za-z0-9_-]*)\.([0-9a-f]{8})")
-_INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,12}")
 
 
 class Sequence(NamedTuple):
@@ -143,8 +142,7 @@ class Tracker:
     def _passed(self, offset: int) -> None:
         if not self._unread or offset <= self._base:
             return
-        gone = self._unread & ((1 << min(offset, self._top) - self._base) - 1)
-        if gone:
+        if gone := self._unread & ((1 << min(offset, self._top) - self._base) - 1):
             self._lost += gone.bit_count()
             self._open &= ~gone
             self._unread &= ~gone
@@ -174,7 +172,8 @@ def encode_map(found: Map) -> str:
     """
     width = found.end - found.frontier
     incarnation, n = found.sequence
-    if not 0 <= width <= WINDOW or found.unresolved >> width or not 0 <= n < 1 << 64 or not _INCARNATION.fullmatch(incarnation):
+    named = re.fullmatch(r"[\w-]{1,12}", incarnation, re.ASCII) and 0 <= n < 1 << 64
+    if not 0 <= width <= WINDOW or found.unresolved >> width or not named:
         raise ValueError(f"no map: {width} offsets from {found.frontier}, sequence {found.sequence}")
     size = width + 7 >> 3
     edges = (found.unresolved ^ found.unresolved << 1) & ((1 << width) - 1)
