@@ -1,0 +1,190 @@
+"""Targets that are shut because of a quota or a key: a pure state machine of one process. Alerts and deferrals are others' work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from headrace.config import PauseSettings
+from headrace.errors import ErrorClass, Failure
+
+# A probe whose end nobody reported stops blocking the target after this: longer than a call may take.
+PROBE_LAPSE_MS = 90_000
+# While a probe is out, others are asked to come back this much later.
+PROBE_WAIT_MS = 5_000
+# A provider's Retry-After may lengthen a pause, but not beyond this.
+LONGEST_MS = 86_400_000
+# Model names come from records: this many shut models are remembered, the soonest to reopen is forgotten first.
+MODELS = 10_000
+_FORBIDDEN = 403
+
+
+class Shuttable(Protocol):
+    """What is called: a provider, a model of it, and the key it is called with (by its id)."""
+
+    @property
+    def provider(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def key_id(self) -> str: ...
+
+
+class Scope(NamedTuple):
+    """How much is shut: one model of a key, or, with `model` None, everything this key opens."""
+
+    provider: str
+    key_id: str
+    model: str | None
+
+
+class Pause(NamedTuple):
+    """A scope that is shut until `until_ms` (epoch ms); `length_ms` doubles with every failed reopening."""
+
+    scope: Scope
+    until_ms: int
+    length_ms: int
+
+
+@dataclass(slots=True)
+class _Shut:
+    until_ms: int
+    length_ms: int
+    probe_lapses_ms: int | None = None
+
+    def closed(self, now_ms: int) -> bool:
+        return now_ms < self.until_ms or self.probing(now_ms)
+
+    def probing(self, now_ms: int) -> bool:
+        return self.probe_lapses_ms is not None and now_ms < self.probe_lapses_ms
+
+
+def _silent(name: str, fields: dict[str, object]) -> None:
+    del name, fields
+
+
+class Pauses:
+    """Which targets are shut, until when, and who may probe. Not thread-safe: it belongs to the event loop.
+
+    A pause ends by time; then exactly one call passes (`may_call`), and its success reopens the scope for all.
+    `configured` are the targets whose keys must all be shut for the lane to stop.
+    """
+
+    def __init__(
+        self,
+        settings: PauseSettings,
+        configured: Iterable[Shuttable] = (),
+        *,
+        probe_lapse_ms: int = PROBE_LAPSE_MS,
+        tell: Callable[[str, dict[str, object]], None] = _silent,
+    ) -> None:
+        self._first_ms = round(settings.first_s * 1000)
+        self._cap_ms = round(settings.cap_s * 1000)
+        self._configured = frozenset(_key_scope(target) for target in configured)
+        self._probe_lapse_ms = probe_lapse_ms
+        self._tell = tell
+        self._shut: dict[Scope, _Shut] = {}
+
+    def shut(self, target: Shuttable, failure: Failure, now_ms: int) -> bool:
+        """Shut what this failure shows to be unusable; True the first time, when someone must be told.
+
+        403 shuts this model for this key; any other failure everything this key opens. Failures of calls that
+        were on their way when the scope was shut change nothing; one after its reopening doubles the pause.
+        """
+        scope = _model_scope(target) if failure.status_code == _FORBIDDEN and _ungranted(failure) else _key_scope(target)
+        known = self._shut.get(scope)
+        if known is not None and now_ms < known.until_ms:
+            return False
+        length_ms = min(known.length_ms * 2, self._cap_ms) if known else min(self._first_ms, self._cap_ms)
+        asked_ms = min(failure.retry_after_ms or 0, LONGEST_MS)
+        self._put(Pause(scope, now_ms + max(length_ms, asked_ms), length_ms))
+        self._tell(
+            "target_shut",
+            {
+                "provider": scope.provider, "key_id": scope.key_id, "scope": "key" if scope.model is None else "model",
+                "error_class": failure.error_class.value, "pause_ms": length_ms, "again": known is not None,
+            },
+        )  # fmt: skip
+        return known is None
+
+    def may_call(self, target: Shuttable, now_ms: int) -> bool:
+        """Whether this call may go out. At a reopening the first to ask takes the probe, and is answered True alone.
+
+        Who was answered True must report back: `succeeded`, `shut`, or `abandoned` where the call proved nothing.
+        """
+        if not self._shut:
+            return True
+        known = [shut for _, shut in self._of(target)]
+        if any(shut.closed(now_ms) for shut in known):
+            return False
+        for shut in known:
+            shut.probe_lapses_ms = now_ms + self._probe_lapse_ms
+        return True
+
+    def shut_until(self, target: Shuttable, now_ms: int) -> int | None:
+        """When the target may be asked for again (epoch ms); None if `may_call` would say yes."""
+        closed = [shut for _, shut in self._of(target) if shut.closed(now_ms)] if self._shut else []
+        if not closed:
+            return None
+        return max(shut.until_ms if now_ms < shut.until_ms else now_ms + PROBE_WAIT_MS for shut in closed)
+
+    def succeeded(self, target: Shuttable) -> None:
+        """A call got its answer: what it was probing is open again. A late answer from before the pause opens nothing."""
+        if not self._shut:
+            return
+        for scope, shut in self._of(target):
+            if shut.probe_lapses_ms is not None:
+                del self._shut[scope]
+                self._tell("target_reopened", {"provider": scope.provider, "key_id": scope.key_id})
+
+    def abandoned(self, target: Shuttable) -> None:
+        """The probe ended without a word about quota or key (time-out, 5xx, cancelled): the next call may probe."""
+        for _, shut in self._of(target):
+            shut.probe_lapses_ms = None
+
+    def all_shut(self, now_ms: int) -> bool:
+        """Whether every configured key is shut, so that the lane has nobody to call. Shut models do not count."""
+        if not self._shut or not self._configured:
+            return False
+        return all((shut := self._shut.get(scope)) is not None and shut.closed(now_ms) for scope in self._configured)
+
+    def snapshot(self, now_ms: int) -> list[Pause]:
+        """What is shut at this moment, to be shared with other processes. Probes are not shared: each process has one."""
+        return [Pause(scope, shut.until_ms, shut.length_ms) for scope, shut in self._shut.items() if now_ms < shut.until_ms]
+
+    def merge(self, pauses: Iterable[Pause], now_ms: int) -> list[Scope]:
+        """Take over what others have shut; the longer pause wins. Returns the scopes that were open here. Never reopens."""
+        news = []
+        for pause in pauses:
+            known = self._shut.get(pause.scope)
+            if pause.until_ms <= now_ms or (known is not None and pause.until_ms <= known.until_ms):
+                continue
+            if known is None:
+                news.append(pause.scope)
+            length_ms = max(pause.length_ms, known.length_ms if known else 0)
+            self._put(Pause(pause.scope, min(pause.until_ms, now_ms + LONGEST_MS), min(length_ms, self._cap_ms)))
+        return news
+
+    def _of(self, target: Shuttable) -> Iterator[tuple[Scope, _Shut]]:
+        for scope in (_key_scope(target), _model_scope(target)):
+            shut = self._shut.get(scope)
+            if shut is not None:
+                yield scope, shut
+
+    def _put(self, pause: Pause) -> None:
+        if pause.scope not in self._shut and len(self._shut) >= MODELS:
+            del self._shut[min((scope for scope in self._shut if scope.model), key=lambda one: self._shut[one].until_ms)]
+        self._shut[pause.scope] = _Shut(pause.until_ms, pause.length_ms)
+
+
+def _ungranted(failure: Failure) -> bool:
+    return failure.error_class is ErrorClass.AUTH
+
+
+def _key_scope(target: Shuttable) -> Scope:
+    return Scope(target.provider, target.key_id, None)
+
+
+def _model_scope(target: Shuttable) -> Scope:
+    return Scope(target.provider, target.key_id, target.model)
