@@ -1,18 +1,21 @@
-"""What admission says of a job: go on under a claim, take an answer that is already there, or end here."""
+"""What admission says of a record, as values: it goes, it is ready, or it ends."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from headrace.claims import Conflict, Taken, UnknownReplay
 from headrace.envelope import Job
-from headrace.outcome import Outcome, Settlement
+from headrace.errors import ErrorClass, Failure
+from headrace.outcome import Dead, Duplicate, Outcome
+
+_CONFLICT = "this request_id is known with another content; a changed request needs an id of its own"
+_UNKNOWN = "headrace_replay_id names no registered replay; leave the header out, or replay with `headrace dlq replay`"
 
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """May be called, under the claim `token`, if it holds one."""
+    """Handle it. Without a `token` nothing was claimed: it has no request id, or goes on without Redis."""
 
     job: Job
     token: str | None
@@ -20,16 +23,16 @@ class Go:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Another worker handed its outcome over: settle it, without a call."""
+    """An earlier owner of the position left its outcome: settle it without a call."""
 
     job: Job
-    token: str | None
+    token: str
     outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Ends at admission: a duplicate, a conflict, a copy that waits for another."""
+    """It ends here, without a claim."""
 
     job: Job
     outcome: Outcome
@@ -46,22 +49,12 @@ class Gone:
 Admission = Go | Ready | Ends | Gone
 
 
-class Everybody:
-    """The dead-letter lane's admission: no claims, everybody goes on."""
-
-    async def admit(self, jobs: Sequence[Job]) -> list[Admission]:
-        """All of them."""
-        return [Go(job, None) for job in jobs]
-
-    async def run(self, emit: Callable[[list[Admission]], None]) -> None:
-        """Nothing waits here."""
-        await asyncio.Event().wait()
-
-    def release(self, jobs: Iterable[Job]) -> None:
-        """Nothing was claimed."""
-
-    async def settled(self, settlements: Sequence[Settlement]) -> None:
-        """Nothing to mark."""
-
-    async def hand_over(self, settlements: Sequence[Settlement]) -> None:
-        """Nobody takes over: the new owner reads them again."""
+def ended(job: Job, answer: Taken | Conflict | UnknownReplay, now_ms: int) -> Ends:
+    """How a record ends that gets no claim."""
+    match answer:
+        case Taken():
+            return Ends(job, Duplicate(answer.of, answer.since_ms, now_ms))
+        case Conflict():
+            return Ends(job, Dead(Failure(ErrorClass.ID_CONFLICT, _CONFLICT), now_ms, claimed=False))
+        case UnknownReplay():
+            return Ends(job, Dead(Failure(ErrorClass.INVALID_REQUEST, _UNKNOWN), now_ms, claimed=False))

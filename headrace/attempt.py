@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import time
 
@@ -11,9 +12,9 @@ from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.envelope import Attempt, Job, Request, Response
 from headrace.errors import CallFailed, ErrorClass, Failure
-from headrace.handler import Context, Handler
+from headrace.handler import Context, Handler, call_model
 from headrace.instrument import Tell
-from headrace.llm import Llm
+from headrace.llm import Llm, classify_exception
 from headrace.outcome import Completed, Dead, Deferred, Outcome, Retry
 from headrace.pauses import Pauses
 from headrace.policy import GiveUp, RetryAt, decide
@@ -90,8 +91,11 @@ class Attempts:
         number = trail.retry_count + 1
         context = Context(GuardedLlm(self._llm, self._pauses, self._clock, number, left_s), number, left_s)
         try:
-            async with asyncio.timeout(left_s):
-                response = await self._handler(request, context)
+            if self._handler is call_model:  # the client's own timer ends the one call it makes; a second one would cost 2 µs a record
+                response = await call_model(request, context)
+            else:
+                async with asyncio.timeout(left_s):
+                    response = await self._handler(request, context)
         except TargetShut as shut:
             return self._deferred(job, shut.until_ms, "target shut")
         except errors.Delay as delay:
@@ -169,8 +173,7 @@ def _failure(error: Exception, left_s: float) -> Failure:
         case TimeoutError():
             return Failure(ErrorClass.TIMEOUT, f"no answer within {left_s:.3g} s", called=True)
         case _:
-            message = mask(f"{type(error).__name__}: {error}")
-            return Failure(ErrorClass.INTERNAL, message, code=type(error).__name__[:64], called=True)
+            return dataclasses.replace(classify_exception(error), code=type(error).__name__[:64], called=True)
 
 
 def _ms_since(began: float) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # exported, but not in its __all__
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from headrace.client_config import base_config
 from headrace.config import Settings
@@ -72,7 +72,9 @@ class Committed:
                     raise KafkaException(tp.error)
                 key = (tp.topic, tp.partition)
                 found = decode_map(tp.offset, tp.metadata) if tp.offset >= 0 else None
-                standings[key] = Standing(max(tp.offset, -1), found, starts[key].result(REQUEST_S).offset, ends[key].result(REQUEST_S).offset)
+                standings[key] = Standing(
+                    max(tp.offset, -1), found, starts[key].result(REQUEST_S).offset, ends[key].result(REQUEST_S).offset
+                )
         return standings
 
     def _offsets(self, admin: AdminClient, group: str, partitions: list[TopicPartition]) -> Future[Any]:

@@ -133,7 +133,9 @@ def _check_body(body: dict[str, Any]) -> None:
 
 
 def _reasons(error: pydantic.ValidationError) -> str:
-    return "; ".join(f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors(include_input=False, include_url=False)[:5])
+    return "; ".join(
+        f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors(include_input=False, include_url=False)[:5]
+    )
 
 
 def _fingerprint(endpoint: str, content: object) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.admission import Everybody
 from headrace.assignment import Assignment
 from headrace.attempt import Attempts
 from headrace.client_config import producer_config
@@ -34,6 +33,7 @@ from headrace.settle import Settler
 from headrace.source import Source
 from headrace.store import Store
 from headrace.transaction import Transactions
+from headrace.unguarded import Everybody
 from headrace.waiting import ByDueTime, InOrder, Waiting
 
 LANES = ("main", "retry", "dlq")
@@ -93,7 +93,7 @@ class RunningLane:
             transactions=Transactions(
                 producer_config(settings, f"{name}.settle", transactional_id, batch_bytes=min(shared.limits.values())),
                 tell=shared.tell,
-                frozen_within=lambda seconds: self.source.frozen_within(seconds),
+                frozen_within=lambda seconds: self.source.frozen_within(seconds),  # noqa: PLW0108  the source is made after the settler
                 stopping=self._stopping,
             ),
             outputs=outputs,
@@ -137,8 +137,7 @@ class RunningLane:
     async def stop(self, grace_s: float) -> bool:
         """Begin nothing more, wait for calls in flight, settle, leave the group. Whether nothing was cut off."""
         self.source.hold("stop")
-        ended = await self.pipeline.close(grace_s)
-        return ended
+        return await self.pipeline.close(grace_s)
 
     async def leave(self) -> None:
         """After the calls have ended or were cancelled: settle what is finished, leave the group, write the marks."""
@@ -189,7 +188,7 @@ class RunningLane:
             incarnation=shared.incarnation,
             current=self.assignment.is_current,
             on_outage=shared.settings.redis.on_outage,
-            strict=self.name == "main",
+            strict_replays=self.name == "main",
             tell=shared.tell,
         )
 

@@ -106,7 +106,9 @@ class Outputs:
 
     def _cut(self, output: Output, fields: dict[str, str | int | None]) -> Output:
         """What the broker refused by itself: the value's beginning, flagged, with the producer's headers left out."""
-        flagged = write_trail([], fields | {"cut": f"value {len(output.value or b'')} bytes, headers {len(foreign_headers(output.headers))}"})
+        flagged = write_trail(
+            [], fields | {"cut": f"value {len(output.value or b'')} bytes, headers {len(foreign_headers(output.headers))}"}
+        )
         room = self.limits.get(output.topic, 1 << 20) - _size(flagged) - _RECORD_OVERHEAD - 1024
         return Output(output.topic, (output.key or b"")[:1024] or None, (output.value or b"")[: max(0, room)], flagged)
 

@@ -34,7 +34,7 @@ class Admitting(Protocol):
 
     async def run(self, emit: Callable[[list[Admission]], None]) -> None: ...
 
-    def release(self, jobs: Iterable[Job]) -> None: ...
+    def release(self, jobs: Sequence[Job]) -> None: ...
 
     async def settled(self, settlements: Sequence[Settlement]) -> None: ...
 
@@ -191,7 +191,7 @@ class Pipeline:
     async def _until_open(self) -> None:
         """One watcher for all callers: a pause ends by the clock, or by a probe's success."""
         self._tell("lane_paused", {"group": self._lane.name, "reason": "every target is shut"})
-        while not self._lane.may_call() and not self._closing:
+        while not self._lane.may_call() and not self._closing:  # noqa: ASYNC110  a pause ends by time, which sets no event
             await asyncio.sleep(GATE_S)
         self._tell("lane_resumed", {"group": self._lane.name, "reason": "every target is shut"})
 

@@ -35,7 +35,7 @@ def run(settings: Settings, lanes: Sequence[str], *, hooks: Sequence[Hook] = ())
     tell = tell_all(LogHook(), *hooks)
     if sys.platform == "win32":
         return asyncio.run(serve(settings, names, tell=tell))
-    import uvloop  # noqa: PLC0415  not on Windows
+    import uvloop
 
     return uvloop.run(serve(settings, names, tell=tell))
 
@@ -168,13 +168,12 @@ def _reason(ended: set[asyncio.Task[Any]]) -> BaseException | None:
 
 def main(lane: str) -> int:
     """The body of `python -m workers.<lane>`: config → build → run → signals."""
-    from headrace.instrument.log import configure  # noqa: PLC0415  the log is set up before anything is imported that logs
-    from headrace.loading import load  # noqa: PLC0415
+    from headrace.instrument.log import configure
+    from headrace.loading import load
 
     configure()
     try:
         return run(load(), [lane])
     except HeadraceError as error:
-        for line in str(error).splitlines():
-            print(line, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -119,7 +119,9 @@ def _attempts(text: str | None) -> tuple[Attempt, ...]:
         return ()
     try:
         rows: Any = orjson.loads(text)
-        return tuple(Attempt(_class_name(row.get("class")), _latency(row), str(row.get("provider", ""))[:64]) for row in rows[-LAST_ATTEMPTS:])
+        return tuple(
+            Attempt(_class_name(row.get("class")), _latency(row), str(row.get("provider", ""))[:64]) for row in rows[-LAST_ATTEMPTS:]
+        )
     except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError, ValueError):
         return ()
 

@@ -22,7 +22,9 @@ from headrace.outcome import Output
 STEP_S = 8.0  # how long one call into the client may block
 FENCED_AGAIN_S = 60.0
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
-_HOPELESS = frozenset({KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION})
+_HOPELESS = frozenset(
+    {KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION}
+)
 
 _REFUSALS = {
     KafkaError.MSG_SIZE_TOO_LARGE: "size",
@@ -102,7 +104,7 @@ class Transactions:
             committing = True
             self._patiently(lambda: producer.commit_transaction(STEP_S))  # 4
         except KafkaException as error:
-            return self._triage(error.args[0], committing)
+            return self._triage(error.args[0], committing=committing)
         return Ended(State.COMMITTED)
 
     def open(self) -> None:
@@ -127,7 +129,9 @@ class Transactions:
                 if found.code() in _FENCED:
                     self._note_fenced()
                 elif found.code() in _HOPELESS:
-                    raise KafkaUnavailable(f"transactional.id {self.id} was refused: {found.str()}; check the ACLs and credentials") from error
+                    raise KafkaUnavailable(
+                        f"transactional.id {self.id} was refused: {found.str()}; check the ACLs and credentials"
+                    ) from error
                 self._tell("kafka_unavailable", {"transactional_id": self.id, "error": found.str()})
                 if self._stopping.wait(wait_s):
                     raise KafkaUnavailable(f"no transactional producer before the stop: {found.str()}") from error
@@ -139,7 +143,14 @@ class Transactions:
     def _produce(self, producer: Producer, index: int, output: Output) -> None:
         while True:
             try:
-                producer.produce(output.topic, output.value, output.key, output.partition, partial(self._delivered, index), headers=output.headers)  # type: ignore[arg-type]  # their list of headers is invariant
+                producer.produce(
+                    output.topic,
+                    output.value,
+                    output.key,
+                    output.partition,
+                    partial(self._delivered, index),
+                    headers=output.headers,  # type: ignore[arg-type]  # their list of headers is invariant
+                )
                 return
             except BufferError:
                 producer.poll(0.05)
@@ -168,7 +179,7 @@ class Transactions:
                 if found.fatal() or found.txn_requires_abort() or not found.retriable() or time.monotonic() > until:
                     raise
 
-    def _triage(self, error: KafkaError, committing: bool) -> Ended:
+    def _triage(self, error: KafkaError, *, committing: bool) -> Ended:
         if error.fatal():
             if error.code() in _FENCED:
                 self._note_fenced()

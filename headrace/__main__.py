@@ -1,0 +1,5 @@
+"""`python -m headrace` is the command `headrace`."""
+
+from headrace.cli import main
+
+main()
