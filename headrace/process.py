@@ -23,6 +23,7 @@ from headrace.instrument.log import LogHook
 from headrace.lane import LANES, RunningLane, Shared, failed_by_itself
 from headrace.llm import Llm
 from headrace.pauses import Pauses
+from headrace.shared_pauses import SharedPauses
 from headrace.store import Store
 from headrace.wheels import Wheels
 
@@ -115,6 +116,9 @@ class _Process:
         if wheels is not None:
             wheels.start()
         tasks = [asyncio.create_task(lane.run(), name=lane.name) for lane in lanes]
+        sharing = SharedPauses(shared.pauses, self._store, self._clock, tell=self._tell)
+        if self._names != ("dlq",):
+            tasks.append(asyncio.create_task(sharing.run(), name="pauses"))
         self._tell("started", {"lanes": list(self._names), "incarnation": self._incarnation, "instance": self._settings.instance})
         waiter = asyncio.create_task(stop.wait())
         watcher = asyncio.create_task(_died(wheels))

@@ -1,0 +1,78 @@
+"""The body of `headrace up`: the stack in a persistent folder until Ctrl-C. Leaves the options to the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from headrace.errors import StackError
+from headrace.local.process import Leashed
+from headrace.local.stack import Stack
+
+DEFAULT_DATA_DIR = Path(".headrace")
+_LOOK_S = 1.0
+
+
+def run(data_dir: Path = DEFAULT_DATA_DIR, *, docker: bool = False, stub: bool = True) -> None:
+    """Start everything, print the exports on stdout, wait for Ctrl-C or SIGTERM, stop everything.
+
+    Raises StackError if the stack cannot start, or if one of its servers ends by itself.
+    """
+    console = Console(stderr=True, highlight=False, markup=False)
+    with _terminations_interrupt():
+        try:
+            with contextlib.ExitStack() as running:
+                with console.status("Starting") as status:
+                    say = status.update if console.is_terminal else console.print
+                    stack = running.enter_context(Stack(data_dir, docker=docker, stub=stub, say=say))
+                _tell(stack, console)
+                _wait(stack)
+        except KeyboardInterrupt:
+            console.print("Stopped; the data stays in", str(data_dir))
+
+
+def _tell(stack: Stack, console: Console) -> None:
+    console.print(f"Kafka  {stack.kafka.bootstrap}  ({stack.kafka.how})")
+    console.print(f"Redis  {stack.redis.how}")
+    exports = {"HEADRACE_KAFKA_BOOTSTRAP": stack.kafka.bootstrap, "HEADRACE_REDIS_URL": stack.redis.url}
+    if stack.stub is not None:
+        console.print(f"Model  {stack.stub.base_url}  ({stack.stub.how})")
+        exports |= {"OPENAI_BASE_URL": stack.stub.base_url, "OPENAI_API_KEY": "stub"}
+    for name, value in exports.items():
+        sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+    sys.stdout.flush()
+    console.print("Ready. Paste these lines into another terminal; Ctrl-C stops the stack.")
+
+
+def _wait(stack: Stack) -> None:
+    """Return never, unless a server ends: then say which, and what it said last."""
+    services = (stack.kafka, stack.redis, stack.stub)
+    servers: list[Leashed] = [s.process for s in services if s is not None and s.process is not None]
+    while True:
+        for server in servers:
+            if (code := server.exit_code()) is not None:
+                raise StackError(f"{server.name} ended by itself with code {code}; its last words are in {server.log}")
+        time.sleep(_LOOK_S)
+
+
+@contextlib.contextmanager
+def _terminations_interrupt() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP act like Ctrl-C, so that there is one way to stop."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
