@@ -36,6 +36,8 @@ class Position(NamedTuple):
         topic, partition, offset = text.rsplit("/", 2)
         if not topic or len(text) > 300 or not (partition.isascii() and partition.isdigit() and offset.isascii() and offset.isdigit()):
             raise ValueError("a position reads topic/partition/offset")
+        if len(partition) > 10 or len(offset) > 19:
+            raise ValueError("a partition has at most 10 digits, an offset at most 19")
         return cls(topic, int(partition), int(offset))
 
 

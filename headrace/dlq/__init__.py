@@ -1,0 +1,1 @@
+"""Dead letters: reading them, telling about them, finding them again and sending them back."""
