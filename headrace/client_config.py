@@ -8,6 +8,7 @@ from typing import Any
 from headrace.config import Settings
 
 _LOGGER = logging.getLogger("headrace.kafka")
+_UNSUPPORTED_FEATURE = -165  # RD_KAFKA_RESP_ERR__UNSUPPORTED_FEATURE
 
 
 def base_config(settings: Settings, role: str) -> dict[str, Any]:
@@ -21,6 +22,16 @@ def base_config(settings: Settings, role: str) -> dict[str, Any]:
         "topic.metadata.refresh.interval.ms": 30_000,
         **settings.kafka.config,
     }
+
+
+def protocol_of(settings: Settings) -> str:
+    """The group protocol to begin with: `auto` tries KIP-848 first."""
+    return "consumer" if settings.kafka.group_protocol == "auto" else settings.kafka.group_protocol
+
+
+def falls_back(settings: Settings, protocol: str, code: int) -> bool:
+    """Whether this error code says that the broker has classic groups only, and we are free to use one."""
+    return code == _UNSUPPORTED_FEATURE and protocol == "consumer" and settings.kafka.group_protocol == "auto"
 
 
 def consumer_config(settings: Settings, role: str, group: str, *, protocol: str, queue_kbytes: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from headrace.config import TopicNames
 from headrace.envelope import Attempt, Header, Job, Response, Trail
 from headrace.errors import ErrorClass, Failure
 from headrace.outcome import Completed, Dead, Deferred, Degraded, Dropped, Duplicate, Moved, Noted, Output, Retry, Settlement
-from headrace.schedule import FINEST
+from headrace.schedule import DUE_HEADER, partition_of
 from headrace.trail import dump_attempts, failure_fields, foreign_headers, trail_fields, write_trail
 
 _RECORD_OVERHEAD = 128  # batch and record framing, at most; a few bytes are spent a header besides
@@ -48,7 +49,7 @@ class Outputs:
                 return [self._duplicate(job, outcome)] if self.duplicate_notices else []
             case Moved():
                 record = job.record
-                return [Output(self.topics.later, record.key, record.value, list(record.headers), outcome.wheel - FINEST)]
+                return [Output(self.topics.later, record.key, record.value, _with_due(job), partition_of(outcome.wheel))]
             case Noted():
                 return []
 
@@ -179,7 +180,19 @@ def size_of(output: Output) -> int:
 
 def rfc3339(ms: int) -> str:
     """Epoch milliseconds as RFC 3339 in UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
+
+
+@lru_cache(256)
+def _second(seconds: int) -> str:
+    """Formatting a time costs as much as the rest of a result; of one second there are many."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _with_due(job: Job) -> list[Header]:
+    """The headers as they are, the due time among them: the wheels read it there, wherever it was written before."""
+    others: list[Header] = [h for h in job.record.headers if h[0] != DUE_HEADER]
+    return [*others, (DUE_HEADER, str(job.trail.next_retry_at_ms).encode())]
 
 
 def _size(headers: Sequence[Header]) -> int:

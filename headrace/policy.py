@@ -72,8 +72,9 @@ def decide(
     """What follows from this failure of a call that took `latency_ms` (DESIGN §5).
 
     `policy.calls` bounds the calls spent on the request so far, this one included, under the class of the present
-    failure; calls that were only rate limited do not count, since they are bounded by time alone. A provider's `x-should-retry: false` ends a request; `true` is heard only for `invalid_request`, the
-    class of 4xx replies we know nothing about, and grants it what a server error may cost.
+    failure; calls that were only rate limited do not count, since they are bounded by time alone. A provider's
+    `x-should-retry: false` ends a request; `true` is heard only for `invalid_request`, the class of 4xx replies we
+    know nothing about, and grants it what a server error may cost.
     """
     if failure.error_class in _SHUTS_TARGET:
         return ShutTarget(failure)

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from headrace.assignment import Assignment
-from headrace.client_config import consumer_config
+from headrace.client_config import consumer_config, falls_back, protocol_of
 from headrace.committed import Committed, Standing
 from headrace.config import Settings
 from headrace.envelope import Header, Record
@@ -71,7 +71,7 @@ class Source:
         self._frozen_at = float("-inf")
         self._turned_at = time.monotonic()
         self.failure: BaseException | None = None
-        self.protocol = "consumer" if settings.kafka.group_protocol == "auto" else settings.kafka.group_protocol
+        self.protocol = protocol_of(settings)
         self.joined = threading.Event()
 
     def start(self) -> None:
@@ -253,7 +253,7 @@ class Source:
             return self._assignment.snapshot.metadata
 
     def _trouble(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._UNSUPPORTED_FEATURE and self._settings.kafka.group_protocol == "auto" and self.protocol != "classic":
+        if falls_back(self._settings, self.protocol, error.code()):
             self.protocol = "classic"
             self._consumer.close()
             self._consumer = self._open()

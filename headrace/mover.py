@@ -1,0 +1,153 @@
+"""What a turn of the wheels writes: records moved on with their offsets, in one transaction, and what became of it.
+
+Which records move and where to is left to `wheels`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions as GroupPartitions
+from confluent_kafka.admin import AdminClient
+
+from headrace.client_config import base_config, producer_config
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.errors import Refused
+from headrace.lines import Move, Place
+from headrace.schedule import Skew, partition_of
+
+Tell = Callable[[str, dict[str, object]], None]
+
+CALL_S = 12.0
+INIT_S = 6.0
+PARTITION_BY_KEY = -1
+FENCED_AGAIN_S = 60.0
+_FENCES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+_REFUSALS = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
+
+
+def _partition(move: Move[Message]) -> int:
+    return PARTITION_BY_KEY if move.wheel is None else partition_of(move.wheel)
+
+
+def _error_of(failure: KafkaException | SystemError) -> KafkaError:
+    """The error behind it: the binding calls a delivery callback with a fatal error already raised, which Python makes a SystemError."""
+    cause = failure.__cause__ if isinstance(failure, SystemError) else failure
+    if not isinstance(cause, KafkaException):
+        raise failure
+    error: KafkaError = cause.args[0]
+    return error
+
+
+class Mover:
+    """The transactional producer: one settle at a time, thrown away and replaced whenever its state is in doubt."""
+
+    def __init__(self, settings: Settings, transactional_id: str, clock: Clock, tell: Tell, skew: Skew) -> None:
+        self._base = base_config(settings, "wheels.admin")
+        # 512 KiB is under any sane topic limit. Every delivery is reported: where a record landed shows the broker's clock.
+        self._config: dict[str, Any] = producer_config(settings, "wheels.move", transactional_id, batch_bytes=512 << 10) | {
+            "linger.ms": 1,
+            "delivery.report.only.error": False,
+        }
+        self._retry, self._later = settings.topics.retry, settings.topics.later
+        self._named = settings.instance is not None
+        self._clock, self._tell, self._skew = clock, tell, skew
+        self._producer: Producer | None = None
+        self._fenced_at_s = -FENCED_AGAIN_S
+        self.error: KafkaError | None = None
+        self.refused: list[Place] = []
+        self.landed_at: dict[Place, Place] = {}
+
+    def open(self) -> bool:
+        """Whether there is an initialised producer now; False: the broker did not answer, try again later."""
+        if self._producer is not None:
+            return True
+        producer = Producer(self._config)
+        try:
+            producer.init_transactions(INIT_S)
+        except KafkaException as failure:
+            self.error = failure.args[0]
+            return False
+        self._producer = producer
+        return True
+
+    def settle(self, moves: list[Move[Message]], offsets: list[TopicPartition], group: object) -> bool | None:
+        """One transaction. True: committed. False: aborted, nothing landed. None: it may have landed, and there is no producer now."""
+        producer = self._producer
+        if producer is None:
+            raise RuntimeError("open() comes first")
+        self.refused, self.landed_at, sent_ms = [], {}, self._clock.now_ms()
+        committing = False
+        try:
+            producer.begin_transaction()
+            for move in moves:
+                message = move.waiting.item
+                report = partial(self._reported, move, sent_ms)
+                topic = self._retry if move.wheel is None else self._later
+                producer.produce(topic, message.value(), message.key(), _partition(move), on_delivery=report, headers=message.headers())
+            producer.send_offsets_to_transaction(offsets, group, CALL_S)
+            committing = True
+            producer.commit_transaction(CALL_S)
+        except (KafkaException, SystemError) as failure:
+            return self._failed(producer, _error_of(failure), committing=committing)
+        return True
+
+    def _failed(self, producer: Producer, error: KafkaError, *, committing: bool) -> bool | None:
+        self.error = error
+        self._tell("wheels_settle_failed", {"reason": error.name(), "committing": committing})
+        undecided = committing or not error.retriable()
+        if not error.fatal() and (error.txn_requires_abort() or not undecided):
+            try:
+                producer.abort_transaction(CALL_S)
+            except (KafkaException, SystemError) as failure:
+                error = _error_of(failure)
+            else:
+                return False
+        self.close()
+        if error.code() in _FENCES:
+            self._fenced()
+        return None
+
+    def _fenced(self) -> None:
+        """Once is the coordinator's time-out after a freeze; again soon, with a name of our own, is a second process of that name."""
+        now_s = time.monotonic()
+        if self._named and now_s - self._fenced_at_s < FENCED_AGAIN_S:
+            raise Refused("another process runs the wheels under the same HEADRACE_INSTANCE; give each process a name of its own")
+        self._fenced_at_s = now_s
+
+    def _reported(self, move: Move[Message], sent_ms: int, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            if error.code() in _REFUSALS:
+                self.refused.append(move.source)
+            return
+        kind, stamped_ms = message.timestamp()
+        if kind == TIMESTAMP_LOG_APPEND_TIME:
+            self._skew.saw(stamped_ms, sent_ms, self._clock.now_ms())
+        offset = message.offset()
+        if move.wheel is not None and offset is not None:
+            self.landed_at[move.source] = (partition_of(move.wheel), offset)
+
+    def landed(self, sequence: str, group: str, partitions: list[TopicPartition]) -> bool:
+        """Whether the settle of this sequence is committed. The producer is a new one by now, so that nothing is pending.
+
+        Raises KafkaException where the broker does not answer.
+        """
+        admin = AdminClient(self._base)
+        asked = GroupPartitions(group, partitions)
+        answer = admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=CALL_S)[group].result()
+        return any(part.metadata == sequence for part in answer.topic_partitions or ())
+
+    def close(self) -> None:
+        """Throw the producer away, with what is still queued in it."""
+        if self._producer is not None:
+            self._producer.purge()
+            try:
+                self._producer.flush(CALL_S)
+            except (KafkaException, SystemError) as failure:  # the binding raises a fatal error once more, out of any flush
+                self.error = _error_of(failure)
+            self._producer = None
