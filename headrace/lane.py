@@ -38,6 +38,7 @@ from headrace.waiting import ByDueTime, InOrder, Waiting
 
 LANES = ("main", "retry", "dlq")
 SMALL_QUEUE_KBYTES, LARGE_QUEUE_KBYTES = 2_048, 16_384
+MARKS_S = 5.0
 SETTLE_S = 15.0  # a stop waits so long for the last settle; what is not settled by then is done again elsewhere
 
 
@@ -146,7 +147,11 @@ class RunningLane:
         await asyncio.to_thread(self._settler.stop, SETTLE_S)
         await asyncio.sleep(0)  # the settle thread's last reports are queued on this loop
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5.0)
+            await asyncio.wait(self._tasks, timeout=MARKS_S)
+        try:
+            await asyncio.wait_for(self._admission.close(), MARKS_S)
+        except TimeoutError:
+            self._shared.tell("marks_left", {"lane": self.name, "error": "Redis did not answer in time"})
 
     async def _watch(self) -> None:
         while True:

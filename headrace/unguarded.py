@@ -24,6 +24,9 @@ class Everybody:
     def release(self, jobs: Sequence[Job]) -> None:
         """Nothing was claimed."""
 
+    async def close(self) -> None:
+        """Nothing is left to write."""
+
     async def settled(self, settlements: Sequence[Settlement]) -> None:
         """Nothing to mark."""
 

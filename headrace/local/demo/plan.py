@@ -16,11 +16,11 @@ TASKS: Final = ("Explain {0} to a child.", "Write two lines on {0}.", "What is h
 CALLS_ON_TIMEOUT: Final = 3
 
 RULES: Final = (
-    Rule(name="broken prompt", match=Match(prompt_contains=BROKEN_MARKER), action=Action(signal="invalid_request")),
-    Rule(name="rate limited", match=Match(share=0.12, first=1), action=Action(signal="rate_limited", retry_after_s=1)),
-    Rule(name="rate limited for longer", match=Match(share=0.03, first=1), action=Action(signal="rate_limited", retry_after_s=6)),
+    Rule(name="broken_prompt", match=Match(prompt_contains=BROKEN_MARKER), action=Action(signal="invalid_request")),
+    Rule(name="rate_limited", match=Match(share=0.12, first=1), action=Action(signal="rate_limited", retry_after_s=1)),
+    Rule(name="rate_limited_for_longer", match=Match(share=0.03, first=1), action=Action(signal="rate_limited", retry_after_s=6)),
     Rule(name="time-out", match=Match(share=0.04), action=Action(delivery="hang")),
-    Rule(name="server error", match=Match(share=0.08, first=1), action=Action(signal="server_error")),
+    Rule(name="server_error", match=Match(share=0.08, first=1), action=Action(signal="server_error")),
 )
 
 
@@ -57,12 +57,12 @@ def _end(rule: Rule | None) -> tuple[str, str | None, int]:
     match rule.name if rule else None:
         case None:
             return "none", None, 1
-        case "broken prompt":
+        case "broken_prompt":
             return "broken prompt", "invalid_request", 1
         case "time-out":
             return "time-out", "timeout", CALLS_ON_TIMEOUT
         case name:
-            return str(name), None, 2
+            return str(name).replace("_", " "), None, 2
 
 
 def healed(plans: Sequence[Planned]) -> list[Planned]:

@@ -1,0 +1,254 @@
+"""Admission by claim: who may handle a request id, who waits, who ends. Permits, calls and settling are others' work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
+
+from headrace.admission import Admission, Ends, Go, Gone, Ready, ended
+from headrace.claims import Answered, Claim, Conflict, Copy, Granted, Taken, UnknownReplay, Wait
+from headrace.clock import Clock
+from headrace.envelope import Job, Record
+from headrace.errors import KafkaUnavailable, StoreLost, StoreUnavailable
+from headrace.handover import UnreadableOutcome, load_outcome
+from headrace.holdings import Holdings
+from headrace.marks import Marks, Tell
+from headrace.outage import Outage
+from headrace.outcome import Settlement
+from headrace.store import ClaimStore
+from headrace.waiters import Committed, Waiters, claim_of, place_of
+
+__all__ = ["Admission", "Committed", "Ends", "Go", "Gone", "Guard", "Ready"]
+
+Emit = Callable[[list[Admission]], None]
+TICK_S = 0.2
+SYNC_MS = 5_000
+
+
+class Guard:
+    """The claims of one lane in this process. One event loop; `run` must be running.
+
+    Every claim it grants stays alive until `settled`, `hand_over` or `release` is told of its record. StoreLost
+    leaves `admit` and `run`: Redis may have lost data, and going on would break a promise. `current` says whether a
+    record's assignment still stands; `strict_replays` is for main, whose records anyone may write.
+    """
+
+    def __init__(
+        self,
+        store: ClaimStore,
+        committed: Committed,
+        clock: Clock,
+        *,
+        incarnation: str,
+        current: Callable[[Record], bool],
+        tell: Tell = lambda _name, _fields: None,
+        on_outage: Literal["pause", "continue"] = "pause",
+        strict_replays: bool = True,
+        copy_wait_s: float = 5.0,
+    ) -> None:
+        self._store = store
+        self._committed = committed
+        self._clock = clock
+        self._incarnation = incarnation
+        self._current = current
+        self._tell = tell
+        self._strict = strict_replays
+        self._held = Holdings(store, tell)
+        self._waiters = Waiters(copy_wait_s)
+        self._marks = Marks(store, tell)
+        self._outage = Outage(tell, on_outage)
+        self._synced_ms = 0
+
+    @property
+    def holding(self) -> int:
+        """Claims held and kept alive."""
+        return len(self._held)
+
+    @property
+    def waiting(self) -> int:
+        """Records that wait for another claim of their request id."""
+        return len(self._waiters)
+
+    async def admit(self, jobs: Sequence[Job]) -> list[Admission]:
+        """Claim a batch in one script call. Those that must wait are kept, and come through `run`'s emit.
+
+        Redis away: waits for it, or goes on without claims, as `on_outage` says. Raises StoreLost.
+        """
+        claims = [claim_of(job, self._incarnation, strict=self._strict) for job in jobs if job.request_id is not None]
+        answers = await self._outage.claim(self._store, claims) if claims else []
+        if answers is None:
+            self._tell("unclaimed", {"count": len(claims)})
+            return [Go(job, None) for job in jobs]
+        admissions: list[Admission] = []
+        pairs = iter(zip(claims, answers, strict=True))
+        for job in jobs:
+            if job.request_id is None:
+                admissions.append(Go(job, None))
+                continue
+            claim, answer = next(pairs)
+            if isinstance(answer, (Wait, Copy)):
+                self._waiters.put(job, claim, answer, self._clock.now_ms())
+            else:
+                admissions.append(self._judge(job, claim, answer))
+        return admissions
+
+    async def run(self, emit: Emit) -> None:
+        """Tick until cancelled: waiters, renewals, marks that wait, the clock. Raises StoreLost."""
+        # apart, since a broker slow to tell its offsets must not let our claims lapse
+        loops = [asyncio.create_task(self._every_tick(step, emit)) for step in (self._keep, self._attend)]
+        try:
+            done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            for loop in done:
+                loop.result()
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+
+    async def tick(self, emit: Emit) -> None:
+        """Do once what is due now. An unreachable Redis or Kafka is told, and all of it is tried again next time."""
+        await self._keep(emit)
+        await self._attend(emit)
+
+    @staticmethod
+    async def _every_tick(step: Callable[[Emit], Awaitable[None]], emit: Emit) -> None:
+        while True:
+            await step(emit)
+            await asyncio.sleep(TICK_S)
+
+    async def _keep(self, emit: Emit) -> None:
+        """Keep the clock in step and claims alive, and write the marks that wait."""
+        try:
+            await self._sync()
+            await self._held.renew(self._clock.now_ms())
+            await self._held.let_lapse()
+            await self._marks.flush()
+        except StoreUnavailable as error:
+            self._outage.begin(error)
+            if self._outage.goes_on and (jobs := self._waiters.take_all()):
+                self._tell("unclaimed", {"count": len(jobs)})
+                emit([Go(job, None) for job in jobs])
+
+    async def _attend(self, emit: Emit) -> None:
+        """Ask again for those who wait."""
+        if self._outage.away:
+            return
+        try:
+            await self._ask_again(emit)
+            await self._look()
+        except StoreUnavailable as error:
+            self._outage.begin(error)
+        except KafkaUnavailable as error:
+            self._tell("committed_unavailable", {"error": str(error)})
+
+    async def close(self) -> None:
+        """Write what is still to be written: lapses and marks. What Redis does not take now, time or the offsets make good."""
+        try:
+            await self._held.let_lapse()
+            await self._marks.flush()
+        except (StoreUnavailable, StoreLost) as error:
+            self._tell("marks_left", {"marks": len(self._marks), "error": str(error)})
+
+    async def settled(self, settlements: Sequence[Settlement]) -> None:
+        """Mark what a settle has committed. What Redis cannot take now is queued, in order."""
+        for settlement in settlements:
+            if (claim := self._ended(settlement)) is not None:
+                self._marks.settled(claim, settlement)
+        await self._flush()
+
+    async def hand_over(self, settlements: Sequence[Settlement]) -> None:
+        """Leave outcomes whose partitions are gone for the new owners. Only once they are known not to be committed."""
+        for settlement in settlements:
+            if (claim := self._ended(settlement)) is not None:
+                self._marks.orphaned(claim, settlement)
+        await self._flush()
+
+    def release(self, jobs: Sequence[Job]) -> None:
+        """Dropped before their start, or interrupted: their claims lapse, they are never removed."""
+        for job in jobs:
+            self._held.release(place_of(job))
+            self._waiters.take(job)
+
+    def _ended(self, settlement: Settlement) -> Claim | None:
+        """Stop keeping a record's claim alive; the claim, if it has one."""
+        self._held.drop(place_of(settlement.job))
+        return None if settlement.token is None else claim_of(settlement.job, self._incarnation, strict=self._strict)
+
+    def _judge(self, job: Job, claim: Claim, answer: Granted | Answered | Taken | Conflict | UnknownReplay) -> Admission:
+        now_ms = self._clock.now_ms()
+        match answer:
+            case Granted():
+                if answer.taken_over:
+                    self._tell("claim_taken_over", {"topic": claim.position.topic, "partition": claim.position.partition})
+                return self._go(job, claim, now_ms)
+            case Answered():
+                go = self._go(job, claim, now_ms)
+                try:
+                    return Ready(job, str(claim.token), load_outcome(answer.payload))
+                except UnreadableOutcome as error:
+                    self._tell("answer_unreadable", {"error": str(error)})
+                    return go
+            case Taken() | Conflict() | UnknownReplay():
+                return ended(job, answer, now_ms)
+
+    def _go(self, job: Job, claim: Claim, now_ms: int) -> Go:
+        self._held.put(place_of(job), claim, now_ms)
+        return Go(job, str(claim.token))
+
+    async def _ask_again(self, emit: Emit) -> None:
+        """Claim again for those who wait; what is decided is emitted."""
+        gone = [waiter.job for waiter in self._waiters.all() if not self._current(waiter.job.record)]
+        if gone:
+            for job in gone:
+                self._waiters.take(job)
+            self._tell("waiters_dropped", {"count": len(gone)})
+            emit([Gone(job) for job in gone])
+        waiters = self._waiters.all()
+        answers = await self._store.claim([waiter.claim for waiter in waiters]) if waiters else []
+        admissions: list[Admission] = []
+        now_ms = self._clock.now_ms()
+        for waiter, answer in zip(waiters, answers, strict=True):
+            if waiter not in self._waiters:
+                continue  # released meanwhile; a claim granted to it lapses
+            if isinstance(answer, (Wait, Copy)):
+                outcome = self._waiters.still(waiter, answer, now_ms)
+                admission: Admission | None = None if outcome is None else Ends(waiter.job, outcome)
+            else:
+                admission = self._judge(waiter.job, waiter.claim, answer)
+            if admission is not None:
+                self._waiters.take(waiter.job)
+                admissions.append(admission)
+        if admissions:
+            emit(admissions)
+
+    async def _look(self) -> None:
+        """Look whether the holders that copies wait for are settled; claims of records that are gone are voided."""
+        due = self._waiters.to_look(self._clock.now_ms())
+        seen = [waiter.copy for waiter in due if waiter.copy is not None]
+        if not seen:
+            return
+        positions = list(dict.fromkeys(copy.position for copy in seen))
+        resolved = dict(zip(positions, await self._committed.resolved(positions), strict=True))
+        void = self._waiters.looked(due, seen, [resolved[copy.position] for copy in seen])
+        if void and (count := (await self._store.void(void)).count(True)):
+            self._tell("claims_voided", {"count": count})
+
+    async def _sync(self) -> None:
+        if self._outage.away:
+            await self._store.probe()
+            self._outage.end()
+        if self._clock.now_ms() - self._synced_ms >= SYNC_MS:
+            self._clock.sync(await self._store.time_ms())
+            self._synced_ms = self._clock.now_ms()
+
+    async def _flush(self) -> None:
+        if self._outage.away:
+            return  # `tick` finds out when it is back; a settle does not wait for that
+        try:
+            await self._marks.flush()
+        except StoreUnavailable as error:
+            self._outage.begin(error)
+        except StoreLost as error:
+            # the marks stay queued; `run` meets the same and ends by it
+            self._tell("store_lost", {"error": str(error), "marks": len(self._marks)})

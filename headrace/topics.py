@@ -1,0 +1,209 @@
+"""The broker's topics: reading them, bringing them to what `topics.yaml` wants, and judging them before a worker starts.
+
+What is wanted is `topicfile`'s work, what differs `drift`'s. No call here waits for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
+
+from headrace import topicfile
+from headrace.client_config import base_config
+from headrace.config import Settings
+from headrace.drift import Change, Cluster, diff, fit
+from headrace.errors import KafkaUnavailable
+from headrace.topicfile import Role, Shape
+
+TIMEOUT_S = 5.0
+REMEDY = "run `headrace topics diff`, then `headrace topics apply --execute`"
+_T = TypeVar("_T")
+_quiet = logging.getLogger("headrace.kafka.topics")
+_quiet.propagate = False
+_quiet.addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What the engine needs to know of its topics, by topic name. Retention -1: for ever.
+
+    `faults` are reasons not to start, each with its remedy; `notes` are differences from `topics.yaml` that break no promise.
+    """
+
+    max_message_bytes: Mapping[str, int]
+    partitions: Mapping[str, int]
+    retention_ms: Mapping[str, int]
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a change: `error` is None where it was carried out."""
+
+    change: Change
+    error: str | None
+
+
+class Topics:
+    """The topics of one cluster. Raises KafkaUnavailable within `timeout_s` a call."""
+
+    def __init__(self, settings: Settings, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._settings = settings
+        self._kafka = settings.kafka
+        self._timeout_s = timeout_s
+        self._client: AdminClient | None = None
+        self._last_error: str | None = None
+
+    def cluster(self, names: Iterable[str]) -> Cluster:
+        """The brokers that are up, and those of these topics that exist."""
+        described = self._result(self._admin().describe_cluster(request_timeout=self._timeout_s), "the list of brokers")
+        return Cluster(len(described.nodes), self.shapes(names))
+
+    def shapes(self, names: Iterable[str]) -> dict[str, Shape]:
+        """Those of these topics that exist, with every configuration value that applies to them."""
+        wanted = list(dict.fromkeys(names))
+        found: dict[str, Shape] = {}
+        for name, future in self._admin().describe_topics(TopicCollection(wanted), request_timeout=self._timeout_s).items():
+            described = self._existing(future, f"topic {name}")
+            if described is not None:
+                replication = min((len(p.replicas) for p in described.partitions), default=1)
+                found[name] = Shape(name, len(described.partitions), replication)
+        return self._with_configs(found)
+
+    def apply(self, changes: Iterable[Change], wanted: Mapping[Role, Shape]) -> list[Applied]:
+        """Carries out the changes that are not refused, and says what became of each."""
+        shapes = {shape.name: shape for shape in wanted.values()}
+        todo = [change for change in changes if change.kind != "refused"]
+        applied = [Applied(c, self._create(shapes[c.topic])) for c in todo if c.kind == "create"]
+        applied += [Applied(c, self._grow(c.topic, int(c.after))) for c in todo if c.kind == "partitions"]
+        by_topic: dict[str, list[Change]] = {}
+        for change in todo:
+            if change.kind == "config":
+                by_topic.setdefault(change.topic, []).append(change)
+        for topic, settings in by_topic.items():
+            error = self._configure(topic, settings)
+            applied += [Applied(change, error) for change in settings]
+        return applied
+
+    def _with_configs(self, found: dict[str, Shape]) -> dict[str, Shape]:
+        if not found:
+            return found
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in found]
+        for resource, future in self._admin().describe_configs(resources, request_timeout=self._timeout_s).items():
+            entries = self._existing(future, f"the configuration of topic {resource.name}")
+            if entries is None:
+                del found[resource.name]
+                continue
+            config = {key: str(entry.value) for key, entry in entries.items() if entry.value is not None}
+            found[resource.name] = replace(found[resource.name], config=config)
+        return found
+
+    def _create(self, shape: Shape) -> str | None:
+        topic = NewTopic(shape.name, num_partitions=shape.partitions, replication_factor=shape.replication, config=dict(shape.config))
+        futures = self._admin().create_topics([topic], operation_timeout=self._timeout_s, request_timeout=self._timeout_s)
+        return self._done(futures[shape.name], or_exists=True)
+
+    def _grow(self, name: str, partitions: int) -> str | None:
+        futures = self._admin().create_partitions(
+            [NewPartitions(name, partitions)], operation_timeout=self._timeout_s, request_timeout=self._timeout_s
+        )
+        return self._done(futures[name])
+
+    def _configure(self, name: str, changes: list[Change]) -> str | None:
+        entries = [ConfigEntry(c.field, c.after, incremental_operation=AlterConfigOpType.SET) for c in changes]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+        futures = self._admin().incremental_alter_configs([resource], request_timeout=self._timeout_s)
+        return self._done(next(iter(futures.values())))
+
+    def _done(self, future: Future[Any], *, or_exists: bool = False) -> str | None:
+        """None when the broker did it, else what the broker said."""
+        try:
+            future.result(self._timeout_s + 2)
+        except KafkaException as error:
+            code: KafkaError = error.args[0]
+            return None if or_exists and code.code() == KafkaError.TOPIC_ALREADY_EXISTS else code.str()
+        except TimeoutError:
+            return f"no answer within {self._timeout_s:g} s"
+        return None
+
+    def _existing(self, future: Future[_T], what: str) -> _T | None:
+        try:
+            return self._result(future, what)
+        except _Missing:
+            return None
+
+    def _result(self, future: Future[_T], what: str) -> _T:
+        try:
+            return future.result(self._timeout_s + 2)
+        except KafkaException as error:
+            code: KafkaError = error.args[0]
+            if code.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise _Missing(what) from None
+            denied = "; the user needs DESCRIBE and DESCRIBE_CONFIGS there" if "AUTHORIZATION" in code.name() else ""
+            raise self._kafka.unavailable(f"{what}: {self._reason() or code.str()}{denied}") from None
+        except TimeoutError:
+            raise self._kafka.unavailable(f"{what}: {self._reason() or 'no answer in time'}") from None
+
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            self._client = admin_client(self._settings, self._remember)
+        return self._client
+
+    def _reason(self) -> str | None:
+        """What the connection suffers from, which says more than a time-out; the client tells it only when polled."""
+        self._admin().poll(0)
+        return self._last_error
+
+    def _remember(self, error: KafkaError) -> None:
+        self._last_error = error.str()
+
+
+class _Missing(KafkaUnavailable):
+    """The topic does not exist: for the caller an answer, not a fault."""
+
+
+def admin_client(settings: Settings, on_error: Callable[[KafkaError], None]) -> AdminClient:
+    """An admin client that gives its connection errors to `on_error`, where librdkafka would write them to stderr."""
+    try:
+        return AdminClient(base_config(settings, "topics") | {"error_cb": on_error, "logger": _quiet})
+    except KafkaException as error:
+        raise settings.kafka.unavailable(
+            f"the client refuses its configuration ({error.args[0].str()}); check HEADRACE_KAFKA_CONFIG"
+        ) from None
+
+
+def wanted(settings: Settings) -> dict[Role, Shape]:
+    """The topics the file wants, under the settings' names. Raises ConfigError."""
+    return topicfile.load(settings.topics_file, settings.topics)
+
+
+def compare(settings: Settings, topics: Topics, *, replicas: int | None = None) -> tuple[list[Change], dict[Role, Shape], Cluster]:
+    """The differences between the cluster and the file, what is wanted after fitting it to the cluster, and the cluster."""
+    file = wanted(settings)
+    cluster = topics.cluster(shape.name for shape in file.values())
+    fitted = fit(file, cluster.brokers, replicas)
+    return diff(cluster, fitted), fitted, cluster
+
+
+def check(settings: Settings, *, timeout_s: float = TIMEOUT_S) -> TopicFacts:
+    """The facts of the lanes' topics, with every fault that must stop a worker before it starts. Raises KafkaUnavailable, ConfigError."""
+    changes, fitted, cluster = compare(settings, Topics(settings, timeout_s=timeout_s))
+    found = cluster.topics
+    missing = [
+        f"{shape.name}: there is no such topic at {settings.kafka.bootstrap}" for shape in fitted.values() if shape.name not in found
+    ]
+    faults = missing or topicfile.broken_rules({role: found[shape.name] for role, shape in fitted.items()}, settings.limits.longest_delay_s)
+    return TopicFacts(
+        max_message_bytes={name: shape.number("max.message.bytes") or 0 for name, shape in found.items()},
+        partitions={name: shape.partitions for name, shape in found.items()},
+        retention_ms={name: shape.number("retention.ms") or 0 for name, shape in found.items()},
+        faults=tuple(f"{fault}; {REMEDY}" for fault in faults),
+        notes=tuple(f"{c.topic}: {c.field} is {c.before}, and topics.yaml wants {c.after}" for c in changes if c.before is not None),
+    )

@@ -1,0 +1,407 @@
+"""One contract, two stores: the model in a dict, and the Lua scripts on a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis.asyncio as aredis
+import redis.exceptions
+
+from headrace import store_codec
+from headrace.claims import Answered, Claim, Conflict, Copy, Granted, Held, Lifetimes, Taken, Token, UnknownReplay, Wait
+from headrace.envelope import Position
+from headrace.errors import ConfigError, StoreLost, StoreUnavailable
+from headrace.store import REDIS_ERRORS, Store, map_error
+from headrace.store_memory import MemoryStore
+
+
+class MemoryBench:
+    """The dict, its clock in hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_790_000_000_000
+        self.store: Store | MemoryStore = MemoryStore(lambda: self.now)
+        self.memory = self.store
+
+    async def held(self, request_id: str) -> Held | None:
+        return self.memory.held(request_id)
+
+    async def lapse(self, request_id: str) -> None:
+        held, ends = self.memory._held[request_id]
+        self.memory._held[request_id] = (replace(held, live_until_ms=0), ends)
+
+    async def lose(self) -> None:
+        self.memory.lose()
+
+
+class RedisBench:
+    """A real Redis, and a client of our own to look behind the store."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self.prefix = f"{{{namespace}}}:"
+        self.store: Store | MemoryStore = Store(url, namespace)
+        self.client = aredis.Redis.from_url(url)
+
+    async def held(self, request_id: str) -> Held | None:
+        value = await self.client.get(f"{self.prefix}claim:{request_id}")
+        assert value is None or isinstance(value, bytes)
+        return None if value is None else store_codec.held(value)
+
+    async def lapse(self, request_id: str) -> None:
+        await self.client.setrange(f"{self.prefix}claim:{request_id}", 2, "0" * 13)
+
+    async def lose(self) -> None:
+        keys = [key async for key in self.client.scan_iter(self.prefix + "*")]
+        await self.client.delete(*keys)
+
+
+Bench = MemoryBench | RedisBench
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def bench(request: pytest.FixtureRequest, namespace: str) -> AsyncIterator[Bench]:
+    """Give an open store, and delete what it wrote."""
+    made: Bench = MemoryBench() if request.param == "memory" else RedisBench(request.getfixturevalue("redis_url"), namespace)
+    await made.store.open()
+    yield made
+    await made.lose()
+    await made.store.close()
+    if isinstance(made, RedisBench):
+        await made.client.aclose()
+
+
+@pytest.fixture
+async def real(redis_url: str, namespace: str) -> AsyncIterator[RedisBench]:
+    """Give the store on Redis alone."""
+    made = RedisBench(redis_url, namespace)
+    await made.store.open()
+    yield made
+    await made.lose()
+    await made.store.close()
+    await made.client.aclose()
+
+
+def a_claim(
+    request_id: str = "id", offset: int = 0, *, topic: str = "main", hop: int = 0, by: str = "one", epoch: int = 1, **more: object
+) -> Claim:
+    here = Position(topic, 0, offset)
+    fields: dict[str, object] = {"origin": here, "fingerprint": "f", **more}
+    return Claim(request_id, here, hop=hop, token=Token(by, epoch), **fields)  # type: ignore[arg-type]
+
+
+async def test_an_absent_id_is_granted_and_again_to_the_same_token(bench: Bench) -> None:
+    """A claim whose reply was lost may be sent again, and is granted again."""
+    assert await bench.store.claim([a_claim()]) == [Granted()]
+    assert await bench.store.claim([a_claim()]) == [Granted()]
+
+
+async def test_a_batch_is_answered_in_order_and_sees_itself(bench: Bench) -> None:
+    """Two records of one id in one batch: the first is granted, the second is its copy; more than one script call in all."""
+    batch = [a_claim(f"id{i}", i) for i in range(1100)] + [a_claim("id7", 5000)]
+    answers = await bench.store.claim(batch)
+    assert answers[:-1] == [Granted()] * 1100
+    copy = answers[-1]
+    assert isinstance(copy, Copy)
+    assert (copy.position, copy.token, copy.alive) == (Position("main", 0, 7), Token("one", 1), True)
+
+
+async def test_only_the_same_position_takes_over_and_only_after_a_lapse(bench: Bench) -> None:
+    """The position's next owner waits while the claim lives, and takes over when it has lapsed; a copy never does."""
+    await bench.store.claim([a_claim()])
+    assert await bench.store.claim([a_claim(by="two")]) == [Wait()]
+    await bench.lapse("id")
+    copy = (await bench.store.claim([a_claim(offset=9, by="two")]))[0]
+    assert isinstance(copy, Copy)
+    assert not copy.alive
+    assert await bench.store.claim([a_claim(by="two")]) == [Granted(taken_over=True)]
+
+
+async def test_a_claim_let_lapse_is_taken_over_at_once(bench: Bench) -> None:
+    """Letting go is a lapse and no removal: the same position takes over without waiting, nobody else does."""
+    await bench.store.claim([a_claim()])
+    assert await bench.store.lapse([a_claim()]) == [True]
+    assert isinstance((await bench.store.claim([a_claim(offset=9, by="two")]))[0], Copy)
+    assert await bench.store.claim([a_claim(by="two")]) == [Granted(taken_over=True)]
+
+
+async def test_an_older_epoch_of_one_process_never_takes_over(bench: Bench) -> None:
+    """A task of an assignment that ended finds a lapsed claim of the next one, and leaves it alone."""
+    await bench.store.claim([a_claim(epoch=3)])
+    await bench.lapse("id")
+    assert await bench.store.claim([a_claim(epoch=2)]) == [Wait()]
+    assert await bench.store.claim([a_claim(epoch=4)]) == [Granted(taken_over=True)]
+
+
+async def test_a_higher_hop_of_the_same_origin_takes_over_at_once(bench: Bench) -> None:
+    """Reading the retry proves that the claim's record was committed, so a lost mark does not hold it up."""
+    await bench.store.claim([a_claim()])
+    retry = a_claim(topic="retry", offset=4, hop=1, origin=Position("main", 0, 0), by="two")
+    assert await bench.store.claim([retry]) == [Granted(taken_over=True)]
+
+
+@pytest.mark.parametrize(("state", "of"), [("done", "completed"), ("waiting", "waiting"), ("dead", "dead")])
+async def test_a_marked_id_is_taken(bench: Bench, state: str, of: str) -> None:
+    """A settled id answers a copy with what it is and since when; repeating the mark changes nothing."""
+    claim = a_claim()
+    await bench.store.claim([claim])
+    assert await bench.store.mark([(claim, state)]) == [True]  # type: ignore[list-item]
+    since = bench.store.server_ms
+    assert await bench.store.mark([(claim, state)]) == [True]  # type: ignore[list-item]
+    assert await bench.store.claim([a_claim(offset=2)]) == [Taken(of, since)]  # type: ignore[arg-type]
+
+
+async def test_a_mark_by_another_token_is_refused(bench: Bench) -> None:
+    """A thawed worker whose claim was taken over cannot mark, renew or hand over any longer."""
+    old, new = a_claim(), a_claim(by="two")
+    await bench.store.claim([old])
+    await bench.lapse("id")
+    await bench.store.claim([new])
+    assert await bench.store.mark([(old, "done")]) == [False]
+    assert await bench.store.renew([old, new]) == [False, True]
+    assert await bench.store.hand_over([(old, b"x")]) == [False]
+    assert await bench.store.mark([(old, "forget")]) == [False]
+    assert (await bench.held("id")) is not None
+
+
+async def test_forget_makes_the_id_free(bench: Bench) -> None:
+    """A request that was never called leaves no mark: a corrected one may use its id."""
+    await bench.store.claim([a_claim()])
+    assert await bench.store.mark([(a_claim(), "forget")]) == [True]
+    assert await bench.store.claim([a_claim(offset=8, fingerprint="g")]) == [Granted()]
+
+
+async def test_a_handed_over_answer_goes_to_the_positions_next_owner(bench: Bench) -> None:
+    """The bytes come back untouched, again if the reply was lost; a copy does not get them; the mark ends it."""
+    old, new = a_claim(), a_claim(by="two")
+    payload = bytes(range(256)) + b"|" * 20
+    await bench.store.claim([old])
+    assert await bench.store.hand_over([(old, payload)]) == [True]
+    assert isinstance((await bench.store.claim([a_claim(offset=3)]))[0], Copy)
+    assert await bench.store.claim([new, new]) == [Answered(payload), Answered(payload)]
+    assert await bench.store.mark([(new, "done")]) == [True]
+    held = await bench.held("id")
+    assert held is not None
+    assert (held.state, held.answer) == ("done", b"")
+
+
+async def test_large_answers_are_handed_over_in_several_calls(bench: Bench) -> None:
+    """Answers of 3 MB each all arrive; no single script carries them all."""
+    batch = [(a_claim(f"id{i}", i), bytes([i]) * 3_000_000) for i in range(4)]
+    await bench.store.claim([claim for claim, _ in batch])
+    assert await bench.store.hand_over(batch) == [True] * 4
+    answers = [(await bench.store.claim([replace(claim, token=Token("two", 1))]))[0] for claim, _ in batch]
+    assert answers == [Answered(payload) for _, payload in batch]
+
+
+async def test_another_content_is_a_conflict(bench: Bench) -> None:
+    """Same id, another fingerprint: refused, whatever the state; the holder is untouched."""
+    await bench.store.claim([a_claim()])
+    since = bench.store.server_ms
+    assert await bench.store.claim([a_claim(offset=2, fingerprint="g")]) == [Conflict(since)]
+    await bench.store.mark([(a_claim(), "done")])
+    assert isinstance((await bench.store.claim([a_claim(offset=2, fingerprint="g")]))[0], Conflict)
+
+
+async def test_a_registered_replay_goes_on_from_dead_with_an_edit(bench: Bench) -> None:
+    """Dead goes on for a registered replay of the same origin with a higher hop, once; an unknown replay is named as such."""
+    dead = a_claim()
+    await bench.store.claim([dead])
+    await bench.store.mark([(dead, "dead")])
+    replay = a_claim(offset=20, hop=1, origin=dead.position, fingerprint="edited", replay_id="r1")
+    assert await bench.store.claim([replay]) == [UnknownReplay()]
+    await bench.store.register_replay("r1", 60_000)
+    assert isinstance((await bench.store.claim([replace(replay, origin=Position("main", 0, 77))]))[0], Conflict)
+    assert await bench.store.claim([replay]) == [Granted(taken_over=True)]
+    assert isinstance((await bench.store.claim([replace(replay, position=Position("main", 0, 21))]))[0], Copy)
+
+
+async def test_an_edited_replay_goes_on_where_the_dead_mark_was_lost(bench: Bench) -> None:
+    """A crash between the commit and the mark must not turn the operator's edit into a conflict."""
+    await bench.store.claim([a_claim()])
+    await bench.store.register_replay("r1", 60_000)
+    replay = a_claim(offset=20, hop=1, origin=Position("main", 0, 0), fingerprint="edited", replay_id="r1")
+    assert await bench.store.claim([replay]) == [Granted(taken_over=True)]
+    await bench.store.mark([(replay, "done")])
+    assert isinstance((await bench.store.claim([replace(replay, hop=2, fingerprint="again")]))[0], Conflict)
+
+
+async def test_an_unknown_replay_in_retry_is_merely_none(bench: Bench) -> None:
+    """A retry of a replay whose registration has run out is handled as any retry."""
+    assert await bench.store.claim([a_claim(replay_id="gone", strict=False)]) == [Granted()]
+
+
+async def test_void_removes_only_the_claim_that_was_seen(bench: Bench) -> None:
+    """A claim taken over between the look and the removal stays."""
+    await bench.store.claim([a_claim()])
+    seen = (await bench.store.claim([a_claim(offset=5)]))[0]
+    assert isinstance(seen, Copy)
+    assert await bench.store.void([("id", replace(seen, token=Token("two", 1)))]) == [False]
+    assert await bench.store.void([("id", seen)]) == [True]
+    assert await bench.store.void([("id", seen)]) == [False]
+    assert await bench.store.claim([a_claim(offset=5)]) == [Granted()]
+
+
+async def test_another_epoch_is_a_loss_until_reopened(bench: Bench) -> None:
+    """Redis came back empty: every write says so, and nothing is granted."""
+    await bench.store.claim([a_claim()])
+    await bench.lose()
+    with pytest.raises(StoreLost):
+        await bench.store.claim([a_claim("other")])
+    with pytest.raises(StoreLost):
+        await bench.store.mark([(a_claim(), "done")])
+    await bench.store.open()
+    assert await bench.store.claim([a_claim()]) == [Granted()]
+
+
+async def test_pauses_are_shared_and_the_first_is_known(bench: Bench) -> None:
+    """One of many workers is the first to pause a target, and so the one that alerts."""
+    assert await bench.store.put_pause("openai|key|gpt", '{"why":"quota"}', 60_000)
+    assert not await bench.store.put_pause("openai|key|gpt", '{"why":"quota"}', 60_000)
+    assert await bench.store.put_pause("other", "{}", 60_000)
+    assert await bench.store.pauses() == {"openai|key|gpt": '{"why":"quota"}', "other": "{}"}
+    await bench.store.drop_pause("other")
+    assert list(await bench.store.pauses()) == ["openai|key|gpt"]
+
+
+async def test_hostile_origins_and_replay_ids_stay_in_their_field(bench: Bench) -> None:
+    """Separators, percent signs and half a surrogate pair in headers neither shift a field nor forge another's claim."""
+    origin = Position("a|b%7C|claimed|\ud800", 3, 4)
+    claim = a_claim(origin=origin, replay_id="x|{other}:\ud800 y", strict=False, fingerprint="f|1|%")
+    assert await bench.store.claim([claim]) == [Granted()]
+    assert await bench.store.claim([claim]) == [Granted()]
+    assert await bench.store.claim([replace(claim, position=Position("m", 0, 99), hop=1)]) == [Granted(taken_over=True)]
+
+
+async def test_the_scripts_follow_the_model_step_by_step(real: RedisBench) -> None:
+    """Over seeded random histories every answer and every value held is what `claims` says, at Redis' own time."""
+    now = [0]
+    for seed in range(60):
+        memory = MemoryStore(lambda: now[0])
+        await memory.open()
+        await real.store.register_replay(f"r{seed}", 60_000)
+        now[0] = real.store.server_ms or await real.store.time_ms()
+        await memory.register_replay(f"r{seed}", 60_000)
+        await _history(random.Random(seed), seed, real, memory, now)
+
+
+async def _history(rng: random.Random, seed: int, real: RedisBench, memory: MemoryStore, now: list[int]) -> None:
+    name = f"id{seed}"
+    seen: list[Copy] = []
+    for _ in range(40):
+        claim = Claim(
+            name, Position("t", 0, rng.randrange(3)), Position("t", 0, rng.randrange(2)), rng.randrange(3),
+            Token(rng.choice("ab"), rng.randrange(2)), rng.choice("ffffg"), rng.choice([None, f"r{seed}", "unknown"]), rng.random() < 0.5,
+        )  # fmt: skip
+        held = memory.held(name)
+        if held is not None and rng.random() < 0.6:
+            claim = replace(claim, position=held.position, origin=held.origin, hop=held.hop, token=held.token, fingerprint=held.fingerprint)
+        op = rng.choice(["claim", "claim", "claim", "mark", "hand_over", "renew", "lapse", "void"])
+        state = rng.choice(["done", "waiting", "dead", "forget"])
+        results: list[Any] = []
+        sides: tuple[Store | MemoryStore, ...] = (real.store, memory)
+        for side in sides:
+            if op == "claim":
+                results.append(await side.claim([claim]))
+            elif op == "mark":
+                results.append(await side.mark([(claim, state)]))  # type: ignore[list-item]
+            elif op == "hand_over":
+                results.append(await side.hand_over([(claim, b"answer|\n")]))
+            elif op == "renew":
+                results.append(await side.renew([claim]))
+            elif op == "void" and seen:
+                results.append(await side.void([(name, seen[-1])]))
+            elif op == "lapse" and held is not None and held.live_until_ms:
+                if side is memory:
+                    memory._held[name] = (replace(held, live_until_ms=0), memory._held[name][1])
+                else:
+                    await real.lapse(name)
+            now[0] = real.store.server_ms
+        assert len(results) < 2 or results[0] == results[1], (seed, op, claim, held)
+        assert await real.held(name) == memory.held(name), (seed, op, claim, held)
+        seen += [answer for answer in results[:1] and results[0] if isinstance(answer, Copy)]
+
+
+async def test_script_flush_under_load_fails_nothing(real: RedisBench) -> None:
+    """Scripts flushed while batches are claimed and marked: every call succeeds (field case 23)."""
+    done = asyncio.Event()
+
+    async def flush() -> int:
+        count = 0
+        while not done.is_set():
+            await real.client.script_flush()
+            count += 1
+            await asyncio.sleep(0.002)
+        return count
+
+    flusher = asyncio.create_task(flush())
+    for i in range(150):
+        batch = [a_claim(f"{i}-{j}", j) for j in range(20)]
+        assert await real.store.claim(batch) == [Granted()] * 20
+        assert await real.store.mark([(claim, "done") for claim in batch]) == [True] * 20
+    done.set()
+    assert await flusher > 10
+
+
+async def test_connections_killed_under_load_fail_nothing(real: RedisBench) -> None:
+    """The pooled connection is cut between two calls, as a restart does: the call is sent again, with the same answer."""
+    for i in range(20):
+        mine = await real.store._client.client_id()  # type: ignore[union-attr]
+        assert await real.client.client_kill_filter(_id=str(mine)) == 1
+        assert await real.store.claim([a_claim(f"k{i}")]) == [Granted()]
+
+
+async def test_values_expire_as_their_state_says(real: RedisBench) -> None:
+    """The life of a value follows its state, a renewal does not shorten or lengthen it."""
+    lifetimes = Lifetimes()
+    claim = a_claim()
+    key = f"{real.prefix}claim:id"
+    await real.store.claim([claim])
+    await real.store.renew([claim])
+    assert lifetimes.claim_ms - 5_000 < await real.client.pttl(key) <= lifetimes.claim_ms
+    await real.store.mark([(claim, "dead")])
+    assert lifetimes.dead_ms - 5_000 < await real.client.pttl(key) <= lifetimes.dead_ms
+
+
+async def test_an_evicting_server_is_refused(real: RedisBench) -> None:
+    """A policy that may evict claims is a fault of the configuration, with its remedy (field case 24)."""
+    await real.store.check_server()
+
+    async def evicting(section: str) -> dict[str, str]:
+        return {"maxmemory_policy": "allkeys-lru", "redis_version": "6.0.9"}
+
+    real.store._client.info = evicting  # type: ignore[union-attr, method-assign]
+    with pytest.raises(ConfigError) as raised:
+        await real.store.check_server()
+    assert len(raised.value.faults) == 2
+    assert "noeviction" in raised.value.faults[0]
+
+
+async def test_an_unreachable_server_is_unavailable_and_names_no_secret() -> None:
+    """Neither address nor password appears in the error."""
+    store = Store("redis://user:hunter2@127.0.0.1:1/0", "n", timeout_s=0.2)
+    with pytest.raises(StoreUnavailable) as raised:
+        await store.open()
+    assert "hunter2" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    await store.close()
+
+
+def test_every_error_of_redis_is_mapped() -> None:
+    """Whatever the client library can raise becomes ours, and quotes nothing it was given."""
+    kinds = [kind for _, kind in inspect.getmembers(redis.exceptions, inspect.isclass) if issubclass(kind, Exception)]
+    assert len(kinds) > 20
+    for kind in kinds:
+        error = kind.__new__(kind)
+        error.args = ("secret-prompt at redis://:hunter2@host",)
+        assert isinstance(error, REDIS_ERRORS), f"{kind} would pass unmapped"
+        mapped = map_error(error)
+        assert isinstance(mapped, StoreUnavailable)
+        assert "secret" not in str(mapped)
+        assert "hunter2" not in str(mapped)
+    assert isinstance(map_error(redis.exceptions.ResponseError("HEADRACELOST another epoch")), StoreLost)
