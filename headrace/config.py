@@ -111,7 +111,7 @@ class LimitSettings(BaseModel):
 
     model_config = _STRICT
     concurrency: int = Field(default=64, ge=1, le=100_000)
-    read_ahead_records: int = Field(default=4_000, ge=10)
+    read_ahead_records: int = Field(default=20_000, ge=10)
     read_ahead_bytes: int = Field(default=64 << 20, ge=1 << 20)
     unsettled_outcomes: int = Field(default=8_000, ge=10)
     window: int = Field(default=24_000, ge=100, le=24_000)

@@ -61,7 +61,7 @@ def consistency(settings: Settings) -> Iterator[tuple[FieldPath, str]]:
                 ("providers", index, "name"),
                 f"providers.{index}.name: {provider.name} is the name of another provider too; give each its own",
             )
-        if provider.connect_timeout_s > provider.timeout_s:
+        if "connect_timeout_s" in provider.model_fields_set and provider.connect_timeout_s > provider.timeout_s:
             yield ("providers", index), f"providers.{index}: connect_timeout_s is above timeout_s; lower it"
     if not settings.providers:
         yield ("providers",), "providers: is empty; list one at least, or leave it out for OpenAI"

@@ -14,7 +14,8 @@ class Flow:
         self._most_bytes = most_bytes
         self.records = 0
         self.bytes = 0
-        self._full = False
+        self._open = threading.Event()
+        self._open.set()
 
     def take(self, records: int, size: int) -> None:
         """Records were read and given to the lane."""
@@ -22,7 +23,7 @@ class Flow:
             self.records += records
             self.bytes += size
             if self.records >= self._most_records or self.bytes >= self._most_bytes:
-                self._full = True
+                self._open.clear()
 
     def give_back(self, records: int, size: int) -> None:
         """Records have left the lane."""
@@ -30,9 +31,13 @@ class Flow:
             self.records -= records
             self.bytes -= size
             if self.records <= self._most_records // 2 and self.bytes <= self._most_bytes // 2:
-                self._full = False
+                self._open.set()
 
     @property
     def full(self) -> bool:
         """Whether reading has to stop."""
-        return self._full
+        return not self._open.is_set()
+
+    def wait_open(self, timeout_s: float) -> bool:
+        """Wait until reading may go on; whether it may."""
+        return self._open.wait(timeout_s)

@@ -205,6 +205,8 @@ class Pipeline:
 
     def _drop(self, jobs: list[Job]) -> None:
         """Not begun, or interrupted: nothing is settled, the claim lapses, and whoever owns the partition reads it again."""
+        if not jobs:
+            return
         self._lane.admission.release(jobs)
         self._give_back(job.record for job in jobs)
         self._tell("interrupted", {"lane": self._lane.name, "records": len(jobs)})

@@ -18,17 +18,18 @@ from headrace.assignment import Assignment
 from headrace.client_config import consumer_config, falls_back, protocol_of
 from headrace.committed import Committed, Standing
 from headrace.config import Settings
-from headrace.envelope import Header, Record
+from headrace.envelope import Record
 from headrace.errors import HeadraceError, KafkaUnavailable
 from headrace.flow import Flow
 from headrace.instrument import Tell
 from headrace.offsets import Tracker
+from headrace.trail import headers_of
 
 BATCH = 500
 POLL_S = 0.05
+SOFT_HOLD_S = 0.25  # a full lane that empties soon is waited for: a pause throws away what was fetched, and costs half a second
 REVOKE_SHARE = 0.2  # of max.poll.interval.ms: how long a revocation waits for what is finished to be settled
 FROZEN_S = 5.0
-UNREADABLE_HEADERS: list[Header] = [("headrace_headers_unreadable", b"1")]
 
 _TP = tuple[str, int]
 _Drain = Callable[[Iterable[_TP], float], bool]
@@ -129,6 +130,8 @@ class Source:
         if now - self._turned_at > FROZEN_S:
             self._frozen_at = now
         self._turned_at = now
+        if self._flow.full and not self._paused and not self._flow.wait_open(SOFT_HOLD_S):
+            self._apply_pauses()
         messages = self._consumer.consume(1, POLL_S)
         if messages:
             messages += self._consumer.consume(BATCH - 1, 0)
@@ -281,8 +284,4 @@ def _take(tracker: Tracker, tp: _TP, stash: deque[Any], epoch: int) -> list[Reco
 
 
 def _record(message: Any, tp: _TP, offset: int, epoch: int) -> Record:
-    try:
-        headers = message.headers() or ()
-    except UnicodeDecodeError:  # a header name that is not UTF-8 cannot be read through this client
-        headers = UNREADABLE_HEADERS
-    return Record(*tp, offset, epoch, message.key(), message.value(), headers, message.timestamp()[1])
+    return Record(*tp, offset, epoch, message.key(), message.value(), headers_of(message), message.timestamp()[1])

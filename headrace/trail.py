@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,11 +14,29 @@ from headrace.redact import MESSAGE_BYTES, clip
 
 PREFIX = "headrace_"
 TRACEPARENT = "traceparent"
+UNREADABLE = "headrace_headers_unreadable"  # stands for a producer's headers that the client could not read, all of them
+UNREADABLE_HEADERS: Sequence[Header] = ((UNREADABLE, b"1"),)
 LAST_ATTEMPTS = 16
 ATTEMPTS_BYTES = 2048
 COUNT_MAX = 1_000_000
 TIME_MAX_MS = 253_402_300_799_000  # the end of the year 9999
 _SHORT = 512
+
+
+# Through methodcaller, because a plain call, once the interpreter has specialised it, returns the broken list and raises somewhere later.
+_read_headers = operator.methodcaller("headers")
+
+
+def headers_of(message: Any) -> Sequence[Header]:
+    """A consumed message's headers. Names that are no UTF-8 cannot be read through the client; one flag stands for all of them."""
+    try:
+        return _read_headers(message) or ()
+    except UnicodeDecodeError:
+        return UNREADABLE_HEADERS
+    except SystemError as error:  # confluent-kafka 2.16 returns a list with the exception set
+        if not isinstance(error.__cause__, UnicodeDecodeError):
+            raise
+        return UNREADABLE_HEADERS
 
 
 def own_headers(headers: Iterable[Header]) -> dict[str, str]:
@@ -33,8 +52,8 @@ def own_headers(headers: Iterable[Header]) -> dict[str, str]:
 
 
 def foreign_headers(headers: Iterable[Header]) -> list[Header]:
-    """The producer's headers, untouched and in order."""
-    return [h for h in headers if not h[0].startswith(PREFIX)]
+    """The producer's headers, untouched and in order, or the one that stands for them."""
+    return [h for h in headers if not h[0].startswith(PREFIX) or h[0] == UNREADABLE]
 
 
 def read_trail(record: Record, *, trusted: bool) -> Trail:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, cast
@@ -114,8 +114,7 @@ class Writer:
         producer = self._open()
         moved_at, left = time.monotonic(), len(producer)
         while len(producer):
-            producer.flush(_SLICE_S)
-            self._stop_if_fatal()
+            self._wait(producer)
             if len(producer) != left:
                 moved_at, left = time.monotonic(), len(producer)
             elif time.monotonic() - moved_at > self._timeout_s:
@@ -126,7 +125,7 @@ class Writer:
             failures, self.failures = self.failures, []
             raise DeliveryFailed(failures)
 
-    @contextmanager
+    @contextlib.contextmanager
     def transaction(self) -> Iterator[Self]:
         """What is sent inside appears at once when the block ends, or, when it raises, never.
 
@@ -149,9 +148,18 @@ class Writer:
     def close(self) -> None:
         """Drops what was not sent."""
         if self._producer is not None:
-            self._producer.purge()
-            self._producer.flush(_SLICE_S)
-            self._producer = None
+            producer, self._producer = self._producer, None
+            producer.purge()
+            with contextlib.suppress(KafkaException):  # a dead producer; what killed it was raised where it was used
+                producer.flush(_SLICE_S)
+
+    def _wait(self, producer: Producer) -> None:
+        """A slice of waiting. The client raises here what ended it, such as a fence."""
+        try:
+            producer.flush(_SLICE_S)
+        except KafkaException as error:
+            self._fatal = error.args[0]
+        self._stop_if_fatal()
 
     def _commit(self, producer: Producer) -> None:
         until = time.monotonic() + self._timeout_s

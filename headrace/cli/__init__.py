@@ -70,7 +70,7 @@ def _named(text: str) -> Callable[[], None]:
     return command
 
 
-def _version(*, wanted: bool) -> None:
+def _version(wanted: bool) -> None:
     if wanted:
         from headrace import __version__
 
@@ -79,7 +79,6 @@ def _version(*, wanted: bool) -> None:
 
 
 def _options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)] = False,
 ) -> None:
     """Settle every LLM request on Kafka exactly once."""
-    _version(wanted=version)

@@ -98,7 +98,7 @@ class Llm:
                 _encode(request.body, settings.default_model),
                 upstream.headers | {"Idempotency-Key": request.request_id, "X-Headrace-Attempt": str(attempt)},
                 min(timeout_s, settings.timeout_s),
-                settings.connect_timeout_s,
+                min(settings.connect_timeout_s, settings.timeout_s),
             )
             async with self._connections:
                 reply = await upstream.transport.send(call)

@@ -13,7 +13,7 @@ from types import FrameType
 from rich.console import Console
 
 from headrace import log
-from headrace.errors import Exit, StackError
+from headrace.errors import Exit, Refused, StackError
 from headrace.local.demo import tables
 from headrace.local.demo.plan import Planned, healed, plan
 from headrace.local.demo.stage import Stage
@@ -22,18 +22,22 @@ from headrace.trail import own_headers
 
 SETTLE_S = 240.0
 KILL_AT = 0.4
+TABLE_WIDTH = 116
 _TICK_S = 0.25
+_SAY_EVERY_S = 3.0
 
 
 def run(*, requests: int, workers: int, kill: bool, seed: int, keep: Path | None) -> int:
     """The whole scenario; an exit code. Tables go to stdout, progress to stderr."""
     errors = Console(stderr=True, highlight=False)
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise Refused(f"--keep {keep}: the folder is not empty; give one that is, or does not exist")
     folder = keep or Path(tempfile.mkdtemp(prefix="headrace-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with errors.status("Starting") as status:
-            say = status.update if errors.is_terminal else errors.print
+            say = status.update if errors.is_terminal else _Seldom(errors).say
             with Stage(folder, seed=seed, workers=workers, say=say) as stage:
                 return _Scenario(stage, plan(requests, seed), kill=kill, say=say).play()
     except KeyboardInterrupt:
@@ -45,13 +49,29 @@ def run(*, requests: int, workers: int, kill: bool, seed: int, keep: Path | None
             shutil.rmtree(folder, ignore_errors=True)
 
 
+class _Seldom:
+    """Progress where there is no terminal: what is new, every few seconds at most."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said = ""
+        self._at = float("-inf")
+
+    def say(self, text: str) -> None:
+        now = time.monotonic()
+        if text != self._said and now - self._at >= (_SAY_EVERY_S if text[:1].isdigit() else 0.0):
+            self._said, self._at = text, now
+            self._console.print(text)
+
+
 class _Scenario:
     def __init__(self, stage: Stage, plans: list[Planned], *, kill: bool, say: Callable[[str], None]) -> None:
         self._stage = stage
         self._plans = plans
         self._kill = kill
         self._say = say
-        self._out = Console(highlight=False)
+        out = Console(highlight=False)
+        self._out = out if out.is_terminal else Console(highlight=False, width=TABLE_WIDTH)
         self._results = Follower(stage.settings, stage.settings.topics.results)
         self._letters = Follower(stage.settings, stage.settings.topics.dlq)
 

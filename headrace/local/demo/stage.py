@@ -118,7 +118,12 @@ class Stage:
     def _configure(self) -> dict[str, str]:
         """A configuration of the demo's own: nothing of the caller's HEADRACE_* or OPENAI_* is used."""
         path = self._folder / "headrace.yaml"
-        provider = {"name": "stub", "base_url": self._base_url, "default_model": "stub-1", "timeout_s": CALL_TIMEOUT_S, "connect_timeout_s": CALL_TIMEOUT_S}
+        provider = {
+            "name": "stub",
+            "base_url": self._base_url,
+            "default_model": "stub-1",
+            "timeout_s": CALL_TIMEOUT_S,
+        }
         path.write_text(yaml.safe_dump({"providers": [provider], "limits": {"concurrency": 48}}), encoding="utf-8")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HEADRACE_", "OPENAI_", "SENTRY_"))}
         return inherited | {

@@ -19,15 +19,15 @@ def accounting(plans: Sequence[Planned], found: Mapping[str, Found], *, title: s
         groups.setdefault(planned.fault, []).append(planned)
     rows = [_row(fault, group, found, after_replay=after_replay) for fault, group in groups.items()]
     sent, good = sum(r.sent for r in rows), sum(r.as_foretold for r in rows)
-    table.add_column("fault met", footer="all")
+    table.add_column("fault met", footer="all", no_wrap=True)
     table.add_column("sent", justify="right", footer=str(sent))
-    table.add_column("completed at first", justify="right", footer=str(sum(r.first for r in rows)))
-    table.add_column("after a retry", justify="right", footer=str(sum(r.retried for r in rows)))
+    table.add_column("completed\nat first", justify="right", footer=str(sum(r.first for r in rows)))
+    table.add_column("after\na retry", justify="right", footer=str(sum(r.retried for r in rows)))
     table.add_column("dead", justify="right", footer=str(sum(r.dead for r in rows)))
-    table.add_column("dead as")
+    table.add_column("dead as", no_wrap=True)
     table.add_column("calls", justify="right", footer=str(sum(r.calls for r in rows)))
-    table.add_column("calls each", justify="right")
-    table.add_column("as foretold", justify="right", footer=f"{good}/{sent}")
+    table.add_column("calls\neach", justify="right")
+    table.add_column("as\nforetold", justify="right", footer=f"{good}/{sent}")
     for r in rows:
         colour = "green" if r.as_foretold == r.sent else "bold red"
         numbers = [str(n) for n in (r.sent, r.first, r.retried, r.dead)]

@@ -1,0 +1,1 @@
+"""The ways in: small programs that put requests on the main topic."""

@@ -1,0 +1,124 @@
+"""The configuration: precedence, and every fault at once, without a secret in any message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.loading import load, missing_keys
+
+
+def faults(env: dict[str, str], text: str, tmp_path: Path) -> list[str]:
+    path = tmp_path / "headrace.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(env, path)
+    return caught.value.faults
+
+
+def test_environment_beats_file_beats_default(tmp_path: Path) -> None:
+    """A variable wins over the file, the file over the default, and Kafka's extra configuration merges by name."""
+    path = tmp_path / "headrace.yaml"
+    path.write_text("namespace: file\ngrace_s: 7\nkafka: {bootstrap: 'f:1', config: {client.rack: a, log_level: 3}}\n")
+    settings = load({"HEADRACE_NAMESPACE": "env", "HEADRACE_KAFKA_CONFIG": '{"client.rack": "b"}'}, path)
+    assert (settings.namespace, settings.grace_s, settings.kafka.bootstrap, settings.replay_cap) == ("env", 7.0, "f:1", 5)
+    assert settings.kafka.config == {"client.rack": "b", "log_level": 3}
+
+
+def test_every_fault_is_named_at_once_with_its_place(tmp_path: Path) -> None:
+    """Typos, bad values, contradictions and unknown variables come together, each with variable or line."""
+    text = "kafka:\n  bootstrap: nowhere\n  confg: {}\npolicy:\n  timout: {calls: 1}\n  timeout: {base_s: 9, cap_s: 1}\n"
+    found = faults({"HEADRACE_GRACE_S": "soon", "HEADRACE_KAFKA_BOOTSTRP": "x:1"}, text, tmp_path)
+    for part in (
+        "HEADRACE_GRACE_S: grace_s",
+        "did you mean 'HEADRACE_KAFKA_BOOTSTRAP'",
+        "headrace.yaml line 2: kafka.bootstrap",
+        "headrace.yaml line 3: kafka.confg: unknown field; did you mean 'config'",
+        "line 5: policy.timout: no such error class; did you mean 'timeout'",
+        "line 6: policy.timeout: base_s",
+    ):
+        assert any(part in fault for fault in found), part
+    assert len(found) == 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "grace_s: [",
+        "- a",
+        "a: 1\na: 2",
+        "a: \x01",
+        "a: &a [*a]",
+        "a: *b",
+        "a: 2026-13-45",
+        "1: 2",
+        "providers: 5",
+        "providers: [5]",
+        "providers: []",
+        "kafka: 5",
+        "policy: [1]",
+        "topics: {main: x}",
+        "topics_file: nowhere.yaml",
+        "kafka: {config: {acks: 0}}",
+    ],
+)
+def test_a_broken_file_is_a_config_error(text: str, tmp_path: Path) -> None:
+    """Whatever the file holds, the answer is a ConfigError that says what to do, never another exception."""
+    assert all(len(fault) > 10 for fault in faults({}, text, tmp_path))
+
+
+def test_secrets_never_appear_in_faults(tmp_path: Path) -> None:
+    """A key or password in a faulty place is not repeated in the message, nor in the settings' repr."""
+    text = "redis: {url: 'http://:geheim@h'}\nproviders: [{api_key: geheim, base_url: 'https://u:geheim@h'}]\nsentry_dsn: [geheim]\nx: *geheim\n"
+    env = {"HEADRACE_KAFKA_CONFIG": '{"sasl.password": geheim}'}
+    assert "geheim" not in "".join(faults(env, text, tmp_path) + faults(env, text.replace("x: *geheim\n", ""), tmp_path))
+    settings = load(
+        {"HEADRACE_KAFKA_CONFIG": '{"sasl.password": "geheim"}', "HEADRACE_REDIS_URL": "redis://:geheim@h:1", "OPENAI_API_KEY": "geheim"}
+    )
+    assert "geheim" not in repr(settings)
+
+
+def test_a_secret_comes_from_a_file_and_from_one_place_only(tmp_path: Path) -> None:
+    """X_FILE is read without its line end; X beside X_FILE, a missing or an empty file are faults."""
+    key, empty = tmp_path / "key", tmp_path / "empty"
+    key.write_text("k-1\n")
+    empty.write_text("\n")
+    loaded = load({"OPENAI_API_KEY_FILE": str(key)}).providers[0].api_key
+    assert loaded is not None
+    assert loaded.get_secret_value() == "k-1"
+    for env in (
+        {"OPENAI_API_KEY_FILE": "/nowhere"},
+        {"SENTRY_DSN_FILE": str(empty)},
+        {"OPENAI_API_KEY": "a", "OPENAI_API_KEY_FILE": str(key)},
+    ):
+        assert len(faults(env, "", tmp_path)) == 1
+
+
+def test_the_openai_key_goes_to_no_other_server(tmp_path: Path) -> None:
+    """With several providers OPENAI_API_KEY is given to the one named openai, and to no other."""
+    path = tmp_path / "headrace.yaml"
+    path.write_text(
+        "providers: [{name: local, base_url: 'http://h/v1'}, {name: openai}, {name: b, base_url: 'http://i', api_key_env: B}]\n"
+    )
+    settings = load({"OPENAI_API_KEY": "k", "B": "kb"}, path)
+    keys = [p.api_key and p.api_key.get_secret_value() for p in settings.providers]
+    assert keys == [None, "k", "kb"]
+    assert missing_keys(settings) == []
+    assert "OPENAI_API_KEY" in missing_keys(load({}))[0]
+
+
+def test_service_links_of_kubernetes_are_not_taken_for_ours() -> None:
+    """A service named headrace-x in the same namespace must not stop a worker."""
+    load({"HEADRACE_X_SERVICE_HOST": "10.0.0.1", "HEADRACE_X_PORT": "tcp://10.0.0.1:80", "HEADRACE_X_PORT_80_TCP_ADDR": "10.0.0.1"})
+    with pytest.raises(ConfigError):
+        load({"HEADRACE_X_PORT": "80"})
+
+
+def test_topic_names_come_from_the_topics_file(tmp_path: Path) -> None:
+    """A topics.yaml beside headrace.yaml names the topics."""
+    default = (Path(__file__).parents[2] / "topics.yaml").read_text()
+    (tmp_path / "topics.yaml").write_text(default.replace("name: llm_results", "name: answers"))
+    (tmp_path / "headrace.yaml").write_text("")
+    assert load({}, tmp_path / "headrace.yaml").topics.results == "answers"
