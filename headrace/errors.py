@@ -1,18 +1,18 @@
 """Headrace's own exceptions, the closed set of error classes, and the exit codes of the command line.
 
-    HeadraceError
-    ├── ConfigError          the configuration cannot work; nothing was started          (exit 2)
-    ├── Refused              what was asked would break a promise, or another holds it   (exit 5)
-    ├── Stopped              the process stopped by itself, and says why                 (exit 6)
-    ├── StackError           the local stack cannot run here                             (exit 1)
-    ├── KafkaUnavailable     the broker cannot be reached or refused us                  (exit 1)
-    ├── StoreUnavailable     Redis cannot be reached; what waits, waits
-    ├── StoreLost            Redis answers, with another epoch: it may have lost data
-    ├── CallFailed           a call to the model failed; carries a Failure
-    └── Verdict              a handler decides by itself how a request ends
-        ├── Retry            a failure that may pass: spends an attempt
-        ├── Delay            not now: spends no attempt
-        └── Dead             a failure that will not pass
+HeadraceError
+├── ConfigError          the configuration cannot work; nothing was started          (exit 2)
+├── Refused              what was asked would break a promise, or another holds it   (exit 5)
+├── Stopped              the process stopped by itself, and says why                 (exit 6)
+├── StackError           the local stack cannot run here                             (exit 1)
+├── KafkaUnavailable     the broker cannot be reached or refused us                  (exit 1)
+├── StoreUnavailable     Redis cannot be reached; what waits, waits
+├── StoreLost            Redis answers, with another epoch: it may have lost data
+├── CallFailed           a call to the model failed; carries a Failure
+└── Verdict              a handler decides by itself how a request ends
+    ├── Retry            a failure that may pass: spends an attempt
+    ├── Delay            not now: spends no attempt
+    └── Dead             a failure that will not pass
 """
 
 from __future__ import annotations
