@@ -120,6 +120,8 @@ def _from_batch_line(fields: dict[str, Any]) -> None:
         raise _Fault("method: must be POST")
     if fields.get("url") not in ENDPOINTS:
         raise _Fault("url: must be one of " + ", ".join(ENDPOINTS))
+    if fields.get("body") is None:
+        raise _Fault("body: a line of the batch format needs one; prompt goes with request_id only")
     fields["endpoint"] = fields["url"]
 
 
