@@ -6,6 +6,7 @@ What is wanted is `topicfile`'s work, what differs `drift`'s. No call here waits
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from headrace.errors import KafkaUnavailable
 from headrace.topicfile import Role, Shape
 
 TIMEOUT_S = 5.0
+SEEN_POLL_S = 0.05
 REMEDY = "run `headrace topics diff`, then `headrace topics apply --execute`"
 _T = TypeVar("_T")
 _quiet = logging.getLogger("headrace.kafka.topics")
@@ -90,7 +92,18 @@ class Topics:
         for topic, settings in by_topic.items():
             error = self._configure(topic, settings)
             applied += [Applied(change, error) for change in settings]
+        self._until_seen({a.change.topic: a.change for a in applied if a.error is None and a.change.kind in {"create", "partitions"}}, shapes)
         return applied
+
+    def _until_seen(self, changes: Mapping[str, Change], shapes: Mapping[str, Shape]) -> None:
+        """Wait until the broker tells of what it has made: a worker that starts right behind would find topics missing."""
+        expected = {name: int(c.after) if c.kind == "partitions" else shapes[name].partitions for name, c in changes.items()}
+        until = time.monotonic() + self._timeout_s
+        while expected and time.monotonic() < until:
+            found = self.shapes(expected)
+            if all(name in found and found[name].partitions >= partitions for name, partitions in expected.items()):
+                return
+            time.sleep(SEEN_POLL_S)
 
     def _with_configs(self, found: dict[str, Shape]) -> dict[str, Shape]:
         if not found:
