@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.claims import Conflict, Taken, UnknownReplay
 from headrace.envelope import Job
@@ -13,8 +14,7 @@ _CONFLICT = "this request_id is known with another content; a changed request ne
 _UNKNOWN = "headrace_replay_id names no registered replay; leave the header out, or replay with `headrace dlq replay`"
 
 
-@dataclass(frozen=True, slots=True)
-class Go:
+class Go(NamedTuple):
     """Handle it. Without a `token` nothing was claimed: it has no request id, or goes on without Redis."""
 
     job: Job

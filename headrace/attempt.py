@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import random
 import time
@@ -10,6 +9,7 @@ import time
 from headrace import errors
 from headrace.clock import Clock
 from headrace.config import Settings
+from headrace.deadline import Deadlines
 from headrace.envelope import Attempt, Job, Request, Response
 from headrace.errors import CallFailed, ErrorClass, Failure
 from headrace.handler import Context, Handler, call_model
@@ -76,6 +76,7 @@ class Attempts:
         self._tell = tell
         self._rng = rng or random.Random()  # noqa: S311  jitter, no secret
         self._timeout_s = settings.handler_timeout_s or settings.providers[0].timeout_s
+        self._deadlines = Deadlines()
         self._longest_ms = int(settings.limits.longest_delay_s * 1000)
 
     async def __call__(self, job: Job) -> Outcome:
@@ -94,7 +95,7 @@ class Attempts:
             if self._handler is call_model:  # the client's own timer ends the one call it makes; a second one would cost 2 µs a record
                 response = await call_model(request, context)
             else:
-                async with asyncio.timeout(left_s):
+                with self._deadlines.within(left_s):
                     response = await self._handler(request, context)
         except TargetShut as shut:
             return self._deferred(job, shut.until_ms, "target shut")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import re
@@ -165,7 +164,7 @@ def _trail_from_body(data: dict[str, Any], request: Request, trail: Trail, recor
         changes["next_retry_at_ms"] = parse_time_ms(data["next_retry_at"], "next_retry_at")
     if request.deadline_at is not None and trail.deadline_at_ms is None:
         changes["deadline_at_ms"] = int(request.deadline_at.timestamp() * 1000)
-    return dataclasses.replace(trail, **changes) if changes else trail
+    return trail._replace(**changes) if changes else trail
 
 
 def _retry_count(value: object) -> int:

@@ -1,6 +1,7 @@
 """What travels: a source record, the request in it, and the trail the pipeline keeps in its own headers.
 
-Parsing bytes into these is `decode`'s work; what a request ends as is `outcome`'s.
+Parsing bytes into these is `decode`'s work; what a request ends as is `outcome`'s. Of what is made for every record
+here, named tuples: a frozen dataclass of twelve fields costs 2.2 µs to make, a named tuple 0.4.
 """
 
 from __future__ import annotations
@@ -67,8 +68,7 @@ class Attempt:
     provider: str
 
 
-@dataclass(frozen=True, slots=True)
-class Trail:
+class Trail(NamedTuple):
     """What the pipeline knows of a request from its earlier hops: the `headrace_*` headers, parsed and bounded.
 
     `retry_count` counts calls spent so far; times are epoch milliseconds; `elapsed_ms` sums calls and planned
@@ -105,8 +105,7 @@ class Request(pydantic.BaseModel):
     metadata: dict[str, str] | None = pydantic.Field(None, max_length=16)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A record on its way through a lane. Without a `request` it is dead already, and `fault` says why.
 
     `request_id` and `fingerprint` are there whenever they could be read, also beside a `fault`: such a record

@@ -172,8 +172,10 @@ class Guard:
 
     def _ended(self, settlement: Settlement) -> Claim | None:
         """Stop keeping a record's claim alive; the claim, if it has one."""
-        self._held.drop(place_of(settlement.job))
-        return None if settlement.token is None else claim_of(settlement.job, self._incarnation, strict=self._strict)
+        claim = self._held.take(place_of(settlement.job))
+        if settlement.token is None:
+            return None
+        return claim or claim_of(settlement.job, self._incarnation, strict=self._strict)
 
     def _judge(self, job: Job, claim: Claim, answer: Granted | Answered | Taken | Conflict | UnknownReplay) -> Admission:
         now_ms = self._clock.now_ms()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.envelope import Request, Response
 from headrace.errors import ConfigError
@@ -18,8 +17,7 @@ class Model(Protocol):
     async def call(self, request: Request) -> Response: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """What a handler is given. `deadline_s` is what was left of its time when it began; `attempt` counts from 1."""
 
     llm: Model

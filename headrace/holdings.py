@@ -34,9 +34,10 @@ class Holdings:
         """A claim was granted."""
         self._all[place] = _Holding(claim, now_ms)
 
-    def drop(self, place: Place) -> None:
-        """It is settled or handed over."""
-        self._all.pop(place, None)
+    def take(self, place: Place) -> Claim | None:
+        """It is settled or handed over: the claim, if it is still held."""
+        held = self._all.pop(place, None)
+        return held.claim if held is not None else None
 
     def release(self, place: Place) -> None:
         """Its record was not begun, or was interrupted: the claim stays, and lapses at the next `let_lapse`."""

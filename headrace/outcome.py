@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from headrace.envelope import Attempt, Job, Position, Response
+from headrace.envelope import Attempt, Header, Job, Position, Response
 from headrace.errors import Failure
 
 DuplicateOf = Literal["completed", "waiting", "dead", "conflict"]
@@ -96,8 +97,7 @@ class Noted:
 Outcome = Completed | Degraded | Retry | Deferred | Dead | Dropped | Duplicate | Moved | Noted
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """A record and how it ends, waiting for a settle. `token` is the claim it was decided under, if it holds one.
 
     `alone`: it must be produced in a transaction of its own, since the broker refuses whole batches. `cut`: its dead
@@ -115,12 +115,11 @@ class Settlement:
         return self.job.record.position
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """A record to be produced inside a settle. `partition` -1 leaves it to the partitioner (murmur2 of the key)."""
 
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes | None]] = field(default_factory=list)
+    headers: Sequence[Header] = ()
     partition: int = -1

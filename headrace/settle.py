@@ -5,7 +5,6 @@ What an outcome writes is `outputs`'; how a transaction may end is `transaction`
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import threading
 import time
@@ -22,12 +21,13 @@ from headrace.errors import ErrorClass, Failure, HeadraceError
 from headrace.instrument import Tell
 from headrace.offsets import Commit
 from headrace.offsets import Sequence as SettleSequence
-from headrace.outcome import Dead, Output, Retry, Settlement
+from headrace.outcome import Completed, Dead, Output, Retry, Settlement
 from headrace.outputs import Outputs
 from headrace.transaction import Ended, Refusal, State, Transactions
 
 IDLE_S = 0.25
 HELD_S = 2.0
+_COMPLETED = ("completed", "")
 AGAIN_FROM_S, AGAIN_TO_S = 0.05, 1.0
 _TP = tuple[str, int]
 Report = Callable[[Sequence[Settlement]], None]
@@ -240,7 +240,7 @@ class Settler:
             if prepared.settlement.alone or not any(self._outputs.too_large(o) for o in prepared.outputs):
                 together.append(prepared)
             else:
-                alone.append(dataclasses.replace(prepared.settlement, alone=True))
+                alone.append(prepared.settlement._replace(alone=True))
         return together, alone
 
     def _sort_refused(self, group: list[_Prepared], ended: Ended) -> tuple[list[_Prepared], list[Settlement]]:
@@ -262,7 +262,7 @@ class Settler:
             elif settlement.alone:
                 alone.append(_instead(settlement, found[0]))
             else:
-                alone.append(dataclasses.replace(settlement, alone=True))
+                alone.append(settlement._replace(alone=True))
         return together, alone
 
 
@@ -276,6 +276,8 @@ def _offsets_by_partition(group: Iterable[_Prepared]) -> dict[_TP, list[int]]:
 
 def _kind(settlement: Settlement) -> tuple[str, str]:
     outcome = settlement.outcome
+    if type(outcome) is Completed:
+        return _COMPLETED
     failure: Failure | None = getattr(outcome, "failure", None)
     return type(outcome).__name__.lower(), failure.error_class.value if failure else ""
 
@@ -284,10 +286,10 @@ def _instead(settlement: Settlement, refusal: Refusal) -> Settlement:
     """Refused by the broker though alone: a dead letter instead; a dead letter is cut to what fits."""
     outcome = settlement.outcome
     if isinstance(outcome, Dead):
-        return dataclasses.replace(settlement, cut=True)
+        return settlement._replace(cut=True)
     error_class = ErrorClass.INVALID_REQUEST if refusal.kind == "record" else ErrorClass.TOO_LARGE
     attempts = getattr(outcome, "attempts", ())
     at_ms = getattr(outcome, "completed_at_ms", 0) or getattr(outcome, "failed_at_ms", 0)
     failure = Failure(error_class, f"the broker refuses what this outcome writes: {refusal.message}", called=bool(attempts))
     elapsed_ms = outcome.elapsed_ms if isinstance(outcome, Retry) else 0
-    return dataclasses.replace(settlement, outcome=Dead(failure, at_ms, attempts, elapsed_ms))
+    return settlement._replace(outcome=Dead(failure, at_ms, attempts, elapsed_ms))

@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
+import hiredis
 import redis.asyncio as aredis
 import redis.exceptions as errors
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -74,10 +76,12 @@ class Store:
             # Redis names a script by its SHA-1; nothing here rests on it
             self._scripts[name] = (hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), text)
         if self._client is None:
-            self._client = aredis.Redis.from_url(
+            pool = aredis.ConnectionPool.from_url(
                 self._url, socket_timeout=self._timeout_s, socket_connect_timeout=self._timeout_s,
                 health_check_interval=0, retry=Retry(NoBackoff(), 0),
             )  # fmt: skip
+            pool.connection_class = _packed_in_c(pool.connection_class)
+            self._client = aredis.Redis.from_pool(pool)
         key = self._prefix + "epoch"
         await self._send(lambda c: c.set(key, uuid.uuid4().hex, nx=True))
         self._epoch = cast("bytes", await self._send(lambda c: cast("Awaitable[Any]", c.get(key))))
@@ -204,6 +208,16 @@ class Store:
             return await call(client)
         except REDIS_ERRORS as error:
             raise map_error(error) from None
+
+
+def _packed_in_c(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """The connection class with our scripts' calls packed by hiredis: redis-py's own packing costs 1 µs an argument, a batch has 1,000."""
+
+    class Packed(kind):  # type: ignore[misc, valid-type]  # TCP, TLS or a Unix socket: known by the URL only
+        def pack_command(self, *args: Any) -> list[bytes]:
+            return [hiredis.pack_command(args)] if args[0] == "EVALSHA" else super().pack_command(*args)
+
+    return Packed
 
 
 def map_error(error: BaseException) -> HeadraceError:

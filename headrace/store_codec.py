@@ -30,6 +30,7 @@ Call = tuple[list[str], list[Arg]]
 _LETTERS: dict[MarkState, str] = {"waiting": "w", "dead": "d", "done": "s", "forget": "x"}
 _STATES: dict[str, State] = {"c": "claimed", "a": "answered", "w": "waiting", "d": "dead", "s": "done"}
 _TAKEN: dict[str, DuplicateOf] = {"w": "waiting", "d": "dead", "s": "completed"}
+_GRANTED = Granted()
 _PLAIN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -45,7 +46,11 @@ def replay_key(replay_id: str) -> str:
 
 def tail(claim: Claim) -> str:
     """The part of the value that names its holder."""
-    return f"{_plain(claim.position)}|{_plain(claim.origin)}|{claim.hop}|{claim.token}|{_escaped(claim.fingerprint)}|"
+    topic, partition, offset = claim.position  # Kafka allows no separator in a topic's name
+    here = f"{topic}/{partition}/{offset}"
+    origin = here if claim.origin == claim.position else _plain(claim.origin)
+    token = claim.token
+    return f"{here}|{origin}|{claim.hop}|{token.incarnation}/{token.epoch}|{_escaped(claim.fingerprint)}|"
 
 
 def claim_call(batch: Sequence[Claim], lifetimes: Lifetimes) -> Call:
@@ -59,11 +64,8 @@ def claim_call(batch: Sequence[Claim], lifetimes: Lifetimes) -> Call:
 
 
 def mark_call(batch: Sequence[tuple[Claim, MarkState]], lifetimes: Lifetimes) -> Call:
-    args: list[Arg] = []
-    for claim, state in batch:
-        ttl = "0" if state == "forget" else str(lifetimes.of(state))
-        args += (tail(claim), _LETTERS[state], ttl)
-    return [claim_key(claim.request_id) for claim, _ in batch], args
+    lives: list[Arg] = [str(lifetimes.of(state)) for state in ("waiting", "dead", "done")]
+    return [claim_key(claim.request_id) for claim, _ in batch], lives + [_LETTERS[state] + tail(claim) for claim, state in batch]
 
 
 def hand_over_call(batch: Sequence[tuple[Claim, bytes]], lifetimes: Lifetimes) -> Call:
@@ -86,10 +88,10 @@ def void_call(batch: Sequence[tuple[str, Copy]]) -> Call:
 
 def answer(reply: bytes) -> Answer:
     """The answer in a reply of claim.lua."""
+    if reply == b"G":
+        return _GRANTED
     kind, rest = reply[:1], reply[1:]
     match kind:
-        case b"G":
-            return Granted()
         case b"O":
             return Granted(taken_over=True)
         case b"A":
@@ -119,7 +121,8 @@ def held(value: bytes) -> Held:
 
 def _escaped(text: str) -> str:
     """An origin comes from a header, and may hold the separator, or half a surrogate pair."""
-    text = text.encode("utf-8", "replace").decode()
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()
     return text.replace("%", "%25").replace("|", "%7C") if "|" in text or "%" in text else text
 
 

@@ -92,7 +92,9 @@ class Topics:
         for topic, settings in by_topic.items():
             error = self._configure(topic, settings)
             applied += [Applied(change, error) for change in settings]
-        self._until_seen({a.change.topic: a.change for a in applied if a.error is None and a.change.kind in {"create", "partitions"}}, shapes)
+        self._until_seen(
+            {a.change.topic: a.change for a in applied if a.error is None and a.change.kind in {"create", "partitions"}}, shapes
+        )
         return applied
 
     def _until_seen(self, changes: Mapping[str, Change], shapes: Mapping[str, Shape]) -> None:

@@ -103,8 +103,8 @@ class Transactions:
                 self._patiently(lambda: producer.send_offsets_to_transaction(found[0], found[1], STEP_S))
             committing = True
             self._patiently(lambda: producer.commit_transaction(STEP_S))  # 4
-        except KafkaException as error:
-            return self._triage(error.args[0], committing=committing)
+        except (KafkaException, SystemError) as error:
+            return self._triage(_error_of(error), committing=committing)
         return Ended(State.COMMITTED)
 
     def open(self) -> None:
@@ -114,9 +114,13 @@ class Transactions:
     def close(self) -> None:
         """Throw the producer away; an open transaction is aborted by the broker's time-out or the next process of this id."""
         producer, self._producer = self._producer, None
-        if producer is not None:
+        if producer is None:
+            return
+        try:
             producer.purge()
             producer.poll(0)
+        except (KafkaException, SystemError) as error:  # a fatal one says so at every call; it is thrown away all the same
+            self._tell("producer_purge_failed", {"transactional_id": self.id, "error": _error_of(error).str()})
 
     def _ready(self) -> Producer:
         wait_s = 0.1
@@ -174,8 +178,8 @@ class Transactions:
         while True:
             try:
                 return step()
-            except KafkaException as error:
-                found: KafkaError = error.args[0]
+            except (KafkaException, SystemError) as error:
+                found = _error_of(error)
                 if found.fatal() or found.txn_requires_abort() or not found.retriable() or time.monotonic() > until:
                     raise
 
@@ -195,8 +199,8 @@ class Transactions:
         assert producer is not None, "only an open transaction is aborted"
         try:
             self._patiently(lambda: producer.abort_transaction(STEP_S))
-        except KafkaException as error:
-            self._replace(error.args[0])
+        except (KafkaException, SystemError) as error:
+            self._replace(_error_of(error))
         return Ended(State.ABORTED, cause.str() if cause else None, self._refused)
 
     def _replace(self, error: KafkaError) -> None:
@@ -211,3 +215,12 @@ class Transactions:
         if again and not self._frozen_within(FENCED_AGAIN_S):
             self.close()
             raise Refused(f"another process runs as {self.id}; give each process its own HEADRACE_INSTANCE, or leave it unset")
+
+
+def _error_of(raised: KafkaException | SystemError) -> KafkaError:
+    """The error behind it: the binding calls a delivery callback with a fatal error already raised, which Python makes a SystemError."""
+    cause = raised.__cause__ if isinstance(raised, SystemError) else raised
+    if not isinstance(cause, KafkaException):
+        raise raised
+    error: KafkaError = cause.args[0]
+    return error

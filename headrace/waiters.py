@@ -14,12 +14,12 @@ from headrace.envelope import Job, Position
 from headrace.outcome import Deferred, Duplicate, Outcome
 
 LOOK_EVERY_MS = 1_000
-Place = tuple[Position, int]
+Place = tuple[str, int, int, int]
 
 
 def place_of(job: Job) -> Place:
     """A record under one assignment: the same position may be here twice, when its partition left and came back."""
-    return job.record.position, job.record.epoch
+    return job.record[:4]
 
 
 def claim_of(job: Job, incarnation: str, *, strict: bool) -> Claim:
