@@ -56,12 +56,15 @@ def consumer_config(settings: Settings, role: str, group: str, *, protocol: str,
 def producer_config(settings: Settings, role: str, transactional_id: str, *, batch_bytes: int) -> dict[str, Any]:
     """A transactional producer. `batch_bytes` is the smallest limit of the topics it writes: the broker refuses whole batches.
 
-    Without `retry.backoff.ms` 10 every transaction waits 100 ms for its predecessor (CONCURRENT_TRANSACTIONS).
+    Without `retry.backoff.ms` 10 every transaction waits 100 ms for its predecessor (CONCURRENT_TRANSACTIONS). With
+    the default `metadata.recovery.strategy` an outage of a second makes librdkafka 2.16 forget its brokers, but not the
+    coordinator's old handle: the transaction then hangs until its time-outs have passed.
     """
     return base_config(settings, role) | {
         "transactional.id": transactional_id,
         "transaction.timeout.ms": settings.kafka.transaction_timeout_ms,
         "retry.backoff.ms": 10,
+        "metadata.recovery.strategy": "none",
         "linger.ms": 2,
         "batch.num.messages": 10_000,
         "batch.size": max(16_384, batch_bytes - 2_048),
