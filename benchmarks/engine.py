@@ -15,11 +15,11 @@ from typing import Any
 import orjson
 import yaml
 
-from headrace import topicfile
 from headrace.loading import load
 from headrace.local.stack import Stack
 from headrace.log import Writer
 from headrace.outcome import Output
+from headrace.topics import file as topicfile
 
 RUN_S = 300.0
 FILLER = "Summarise this text. " + "lorem ipsum " * 60

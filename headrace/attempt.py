@@ -19,6 +19,7 @@ from headrace.outcome import Completed, Dead, Deferred, Outcome, Retry
 from headrace.pauses import Pauses
 from headrace.policy import GiveUp, RetryAt, decide
 from headrace.redact import mask
+from headrace.schedule import CLOCKS_APART_MS
 
 SPREAD = 0.2  # deferred requests come back over this share of their pause, not all at once
 
@@ -117,7 +118,7 @@ class Attempts:
         if job.fault is not None:
             return Dead(job.fault, now_ms, claimed=job.request_id is not None)
         due_ms = trail.next_retry_at_ms or 0
-        if due_ms - now_ms > self._longest_ms:
+        if due_ms - now_ms > self._longest_ms + CLOCKS_APART_MS:
             message = f"next_retry_at: lies more than {self._longest_ms // 1000} s ahead, the longest delay (limits.longest_delay_s)"
             return Dead(Failure(ErrorClass.INVALID_REQUEST, message), now_ms)
         if trail.deadline_at_ms is not None and trail.deadline_at_ms <= now_ms:

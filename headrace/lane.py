@@ -38,7 +38,7 @@ from headrace.waiting import ByDueTime, InOrder, Waiting
 
 LANES = ("main", "retry", "dlq")
 SMALL_QUEUE_KBYTES, LARGE_QUEUE_KBYTES = 2_048, 16_384
-MARKS_S = 5.0
+MARKS_S = 10.0  # a stop waits so long for Redis to take hand-overs and marks
 SETTLE_S = 15.0  # a stop waits so long for the last settle; what is not settled by then is done again elsewhere
 
 

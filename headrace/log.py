@@ -8,21 +8,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from typing import Literal, cast
+from typing import Literal
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from headrace.client_config import base_config
 from headrace.config import Settings
-from headrace.envelope import Header, Record
+from headrace.envelope import Record
 from headrace.errors import KafkaUnavailable
+from headrace.trail import headers_of
 from headrace.writer import Writer
 
 __all__ = ["End", "Writer", "end_offsets", "scan"]
 
 End = Literal["stable", "high"]
 TIMEOUT_S = 30.0
+RETRY_S = 10.0
 _POLL_S = 0.25
 _BATCH = 1_000
 _HOPELESS = frozenset(
@@ -93,13 +95,20 @@ class _Offsets:
 
     def _ask(self, partitions: list[int], spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
         asked = {TopicPartition(self._topic, p): spec for p in partitions}
-        if not asked:
-            return {}
+        until = time.monotonic() + min(self._timeout_s, RETRY_S)
+        while asked:
+            try:
+                return self._answered(asked, level)
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > until:
+                    raise self._kafka.unavailable(f"offsets of {self._topic}: {self._reason() or error.args[0].str()}") from None
+                time.sleep(_POLL_S)  # a topic just created has no leader for a moment
+        return {}
+
+    def _answered(self, asked: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> dict[int, int]:
         futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=min(self._timeout_s, 10.0))
         try:
             return {at.partition: int(future.result(self._timeout_s).offset) for at, future in futures.items()}
-        except KafkaException as error:
-            raise self._kafka.unavailable(f"offsets of {self._topic}: {self._reason() or error.args[0].str()}") from None
         except TimeoutError:
             raise self._kafka.unavailable(f"offsets of {self._topic}: {self._reason() or 'no answer in time'}") from None
 
@@ -198,5 +207,5 @@ class _Reader:
 
 
 def _to_record(message: Message, partition: int, offset: int) -> Record:
-    headers = cast("list[Header]", message.headers() or [])
+    headers = headers_of(message)
     return Record(message.topic() or "", partition, offset, 0, message.key(), message.value(), headers, message.timestamp()[1])

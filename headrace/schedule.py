@@ -15,6 +15,7 @@ FINEST = 2
 UNIT_MS = 1000
 NEAR_MS = UNIT_MS << FINEST
 DUE_HEADER = "headrace_next_retry_at"
+CLOCKS_APART_MS = 60_000  # two workers, or a worker and a producer, may differ by so much about now
 LATEST_DUE_MS = 253_402_300_799_000  # the end of the year 9999, the last that RFC 3339 can say
 
 T = TypeVar("T")

@@ -153,7 +153,7 @@ class Transactions:
                     output.key,
                     output.partition,
                     partial(self._delivered, index),
-                    headers=output.headers,  # type: ignore[arg-type]  # their list of headers is invariant
+                    headers=list(output.headers),
                 )
                 return
             except BufferError:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from headrace.envelope import Job
 from headrace.outcome import Moved, Settlement
-from headrace.schedule import NearHeap, wheel_of
+from headrace.schedule import CLOCKS_APART_MS, NearHeap, wheel_of
 
 
 class Waiting(Protocol):
@@ -71,7 +71,7 @@ class ByDueTime:
         for job in jobs:
             due_ms = job.trail.next_retry_at_ms or 0
             remaining_ms = due_ms - now_ms
-            if job.fault is not None or remaining_ms > self._longest_ms:
+            if job.fault is not None or remaining_ms > self._longest_ms + CLOCKS_APART_MS:
                 self._heap.push(0, job)
             elif remaining_ms > self._near_ms:
                 moved.append(Settlement(job, Moved(wheel_of(remaining_ms, self._wheels))))

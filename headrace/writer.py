@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -91,7 +91,7 @@ class Writer:
                     output.topic,
                     value=output.value,
                     key=output.key,
-                    headers=cast("list[tuple[str, str | bytes | None]]", output.headers),
+                    headers=list(output.headers),
                     partition=output.partition,
                     on_delivery=lambda error, message: self._report(error, message, tag),
                 )

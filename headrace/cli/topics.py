@@ -13,8 +13,8 @@ from headrace.errors import Exit
 
 if TYPE_CHECKING:
     from headrace.config import Settings
-    from headrace.drift import Change
-    from headrace.topicfile import Role, Shape
+    from headrace.topics.drift import Change
+    from headrace.topics.file import Role, Shape
 
 app = typer.Typer(help="Compare the broker's topics with topics.yaml, and apply the difference.", no_args_is_help=True)
 
@@ -57,8 +57,8 @@ def show(*, json: Json = False) -> None:
     Exit codes: 0 a worker can start; 2 it would refuse to, for the reasons shown; 1 the broker cannot be asked.
     """
     from headrace.loading import load
-    from headrace.topicfile import ROLES
     from headrace.topics import Topics, check
+    from headrace.topics.file import ROLES
 
     settings = load()
     names: dict[Role, str] = {role: getattr(settings.topics, role) for role in ROLES}
@@ -99,7 +99,7 @@ def _apply(replicas: int | None, *, execute: bool, json: bool) -> None:
 def _judge(settings: Settings, wanted: dict[Role, Shape]) -> None:
     """A file that breaks the rules is never applied: the workers would refuse its topics."""
     from headrace.errors import ConfigError
-    from headrace.topicfile import broken_rules
+    from headrace.topics.file import broken_rules
 
     if faults := broken_rules(wanted, settings.limits.longest_delay_s):
         raise ConfigError([f"topics.yaml: {fault}" for fault in faults])

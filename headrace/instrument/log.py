@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import structlog
 
-QUIET = frozenset({"settled", "claims"})
+QUIET = frozenset({"settled", "interrupted", "claim_taken_over", "wheels_moved", "waiters_dropped"})  # one for each batch or record
 WORSE = {
     "alert": "error",
     "partition_lost": "warning",

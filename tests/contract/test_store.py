@@ -13,12 +13,13 @@ import pytest
 import redis.asyncio as aredis
 import redis.exceptions
 
-from headrace import store_codec
 from headrace.claims import Answered, Claim, Conflict, Copy, Granted, Held, Lifetimes, Taken, Token, UnknownReplay, Wait
 from headrace.envelope import Position
 from headrace.errors import ConfigError, StoreLost, StoreUnavailable
-from headrace.store import REDIS_ERRORS, Store, map_error
-from headrace.store_memory import MemoryStore
+from headrace.store import Store
+from headrace.store import codec as store_codec
+from headrace.store.memory import MemoryStore
+from headrace.store.store import REDIS_ERRORS, map_error
 
 
 class MemoryBench:

@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from headrace import topics
-from headrace.drift import fit
 from headrace.local.stub import Rule, StubLLM
+from headrace.topics.drift import fit
 from tests.support.bench import Bench, headers_of, parsed
 from tests.support.engine import Engine
 from tests.support.proxy import END_TXN, Proxy

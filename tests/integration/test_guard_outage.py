@@ -19,9 +19,9 @@ from headrace.clock import Clock
 from headrace.envelope import Job, Position, Record, Response, Trail
 from headrace.errors import StoreLost
 from headrace.guard import Guard
+from headrace.guard.waiters import claim_of
 from headrace.outcome import Completed, Settlement
 from headrace.store import Store
-from headrace.waiters import claim_of
 
 COMPLETED = Completed(Response(b"{}"), (), 1, 1)
 

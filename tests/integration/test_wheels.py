@@ -279,7 +279,7 @@ def test_an_ambiguous_commit_is_cleared_up(bench: Bench, monkeypatch: pytest.Mon
     """After a commit that timed out, the committed offsets say whether it landed; the records arrive once either way."""
     monkeypatch.setattr(TimedOut, "landing", landing)
     monkeypatch.setattr(TimedOut, "carried", 0)
-    monkeypatch.setattr("headrace.mover.Producer", TimedOut)
+    monkeypatch.setattr("headrace.wheels.mover.Producer", TimedOut)
     _, told = bench.wheels(100)
     told.wait("wheels_assigned")
     keys = {b"%d" % i for i in range(200)}
@@ -357,7 +357,7 @@ class Paused(Consumer):
 def test_fifty_pauses_skip_and_repeat_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bursts that arrive long before they are due pause wheels fifty times; each record arrives once (kafka-python#2011)."""
     monkeypatch.setattr(Paused, "pauses", 0)
-    monkeypatch.setattr("headrace.wheels.Consumer", Paused)
+    monkeypatch.setattr("headrace.wheels.loop.Consumer", Paused)
     unit_ms = 10
     _, told = bench.wheels(unit_ms)
     told.wait("wheels_assigned")

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from headrace import topics
 from headrace.config import ClassPolicy, KafkaSettings, LimitSettings, PauseSettings, ProviderSettings, RedisSettings, Settings, TopicNames
-from headrace.drift import fit
 from headrace.errors import ErrorClass
+from headrace.topics.drift import fit
 
 FEW = {"main": 2, "retry": 2, "dlq": 1, "results": 1}
 QUICK = ClassPolicy(calls=5, in_all_s=3600, base_s=0.05, cap_s=0.2)

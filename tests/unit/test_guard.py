@@ -14,11 +14,11 @@ from headrace.clock import Clock
 from headrace.envelope import Attempt, Job, Position, Record, Response, Trail
 from headrace.errors import ErrorClass, Failure, KafkaUnavailable, StoreLost
 from headrace.guard import Guard
-from headrace.handover import UnreadableOutcome, dump_outcome, load_outcome
-from headrace.marks import Marks, mark_of
+from headrace.guard.handover import UnreadableOutcome, dump_outcome, load_outcome
+from headrace.guard.marks import Marks, mark_of
+from headrace.guard.waiters import claim_of
 from headrace.outcome import Completed, Dead, Deferred, Degraded, Dropped, Duplicate, Moved, Noted, Outcome, Retry, Settlement
-from headrace.store_memory import MemoryStore
-from headrace.waiters import claim_of
+from headrace.store.memory import MemoryStore
 
 START_MS = 1_790_000_000_000
 CALL = Attempt(None, 12, "openai")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.lines import Line, Lines, Move
+from headrace.wheels.lines import Line, Lines, Move
 
 UNIT = 1000
 

@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.errors import Refused
-from headrace.mover import Mover
 from headrace.schedule import Skew
+from headrace.wheels.mover import Mover
 
 
 class Failing:
@@ -41,7 +41,7 @@ def _error(code: int, *, fatal: bool = False, retriable: bool = False, abort: bo
 
 @pytest.fixture
 def mover(monkeypatch: pytest.MonkeyPatch) -> Mover:
-    monkeypatch.setattr("headrace.mover.Producer", Failing)
+    monkeypatch.setattr("headrace.wheels.mover.Producer", Failing)
     monkeypatch.setattr(Failing, "made", 0)
     return Mover(Settings(instance="one"), "t", Clock(), lambda name, fields: None, Skew())
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.document import parse as read_text
-from headrace.drift import Cluster, diff, fit
 from headrace.errors import ConfigError
-from headrace.topicfile import Role, Shape, broken_rules, parse
+from headrace.topics.drift import Cluster, diff, fit
+from headrace.topics.file import Role, Shape, broken_rules, parse
 
 FILE = Path(__file__).parents[2] / "topics.yaml"
 DAY_S = 86_400.0

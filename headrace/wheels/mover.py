@@ -18,8 +18,9 @@ from headrace.client_config import base_config, producer_config
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.errors import Refused
-from headrace.lines import Move, Place
 from headrace.schedule import Skew, partition_of
+from headrace.trail import headers_of
+from headrace.wheels.lines import Move, Place
 
 Tell = Callable[[str, dict[str, object]], None]
 
@@ -89,7 +90,9 @@ class Mover:
                 message = move.waiting.item
                 report = partial(self._reported, move, sent_ms)
                 topic = self._retry if move.wheel is None else self._later
-                producer.produce(topic, message.value(), message.key(), _partition(move), on_delivery=report, headers=message.headers())
+                producer.produce(
+                    topic, message.value(), message.key(), _partition(move), on_delivery=report, headers=list(headers_of(message))
+                )
             producer.send_offsets_to_transaction(offsets, group, CALL_S)
             committing = True
             producer.commit_transaction(CALL_S)

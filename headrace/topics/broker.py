@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
-from headrace import topicfile
 from headrace.client_config import base_config
 from headrace.config import Settings
-from headrace.drift import Change, Cluster, diff, fit
 from headrace.errors import KafkaUnavailable
-from headrace.topicfile import Role, Shape
+from headrace.topics import file as topicfile
+from headrace.topics.drift import Change, Cluster, diff, fit
+from headrace.topics.file import Role, Shape
 
 TIMEOUT_S = 5.0
 SEEN_POLL_S = 0.05

@@ -9,7 +9,7 @@ import tenacity
 
 from headrace.claims import Answer, Claim
 from headrace.errors import StoreUnavailable
-from headrace.marks import Tell
+from headrace.guard.marks import Tell
 from headrace.store import ClaimStore
 
 

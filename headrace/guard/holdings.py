@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.claims import Claim
-from headrace.marks import Tell
+from headrace.guard.marks import Tell
+from headrace.guard.waiters import Place
 from headrace.store import ClaimStore
-from headrace.waiters import Place
 
 RENEW_MS = 5_000
 
@@ -47,9 +47,9 @@ class Holdings:
 
     async def let_lapse(self) -> None:
         """Let what was released lapse at once: whoever owns the partition next need not wait for it. Raises StoreUnavailable or StoreLost."""
-        released, self._released = self._released, []
-        if released:
+        if released := list(self._released):
             await self._store.lapse(released)
+            del self._released[: len(released)]
 
     async def renew(self, now_ms: int) -> None:
         """Keep alive what is due; a claim that is another's by now is told and dropped. Raises StoreUnavailable or StoreLost."""

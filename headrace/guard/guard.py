@@ -6,18 +6,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
+import tenacity
+
 from headrace.admission import Admission, Ends, Go, Gone, Ready, ended
 from headrace.claims import Answered, Claim, Conflict, Copy, Granted, Taken, UnknownReplay, Wait
 from headrace.clock import Clock
 from headrace.envelope import Job, Record
 from headrace.errors import KafkaUnavailable, StoreLost, StoreUnavailable
-from headrace.handover import UnreadableOutcome, load_outcome
-from headrace.holdings import Holdings
-from headrace.marks import Marks, Tell
-from headrace.outage import Outage
+from headrace.guard.handover import UnreadableOutcome, load_outcome
+from headrace.guard.holdings import Holdings
+from headrace.guard.marks import Marks, Tell
+from headrace.guard.outage import Outage
+from headrace.guard.waiters import Committed, Waiters, claim_of, place_of
 from headrace.outcome import Settlement
 from headrace.store import ClaimStore
-from headrace.waiters import Committed, Waiters, claim_of, place_of
 
 __all__ = ["Admission", "Committed", "Ends", "Go", "Gone", "Guard", "Ready"]
 
@@ -143,12 +145,19 @@ class Guard:
             self._tell("committed_unavailable", {"error": str(error)})
 
     async def close(self) -> None:
-        """Write what is still to be written: lapses and marks. What Redis does not take now, time or the offsets make good."""
-        try:
-            await self._held.let_lapse()
-            await self._marks.flush()
-        except (StoreUnavailable, StoreLost) as error:
-            self._tell("marks_left", {"marks": len(self._marks), "error": str(error)})
+        """Write what is still to be written: hand-overs, marks, lapses. Tries until Redis takes it; the caller bounds the wait.
+
+        What is never written, time or the offsets make good: a mark by the committed offset, a hand-over by another call.
+        """
+        async for attempt in tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(StoreUnavailable), wait=tenacity.wait_random_exponential(0.1, max=1.0)
+        ):
+            with attempt:
+                try:
+                    await self._marks.flush()
+                    await self._held.let_lapse()
+                except StoreLost as error:
+                    self._tell("store_lost", {"error": str(error), "marks": len(self._marks)})
 
     async def settled(self, settlements: Sequence[Settlement]) -> None:
         """Mark what a settle has committed. What Redis cannot take now is queued, in order."""

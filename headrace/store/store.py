@@ -20,9 +20,9 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from headrace import store_codec as codec
 from headrace.claims import Answer, Claim, Copy, Lifetimes, MarkState
 from headrace.errors import ConfigError, HeadraceError, StoreLost, StoreUnavailable
+from headrace.store import codec
 
 BATCH = 500
 BATCH_BYTES = 4 << 20

@@ -95,7 +95,7 @@ def find(path: Path | None = None, *, beside: Path | None = None) -> Path:
     """The file that counts: `path`, else `topics.yaml` in `beside` or here, else the one that came with the package."""
     if path is not None:
         return path
-    package = Path(__file__).parent
+    package = Path(__file__).parent.parent
     own = [folder / "topics.yaml" for folder in (beside, Path()) if folder is not None]
     return next((file for file in (*own, package / "topics.default.yaml") if file.is_file()), package.parent / "topics.yaml")
 

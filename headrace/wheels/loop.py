@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import threading
 import uuid
-from typing import cast
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headrace.client_config import consumer_config, falls_back, protocol_of
 from headrace.clock import Clock
 from headrace.config import Settings
-from headrace.envelope import Header
 from headrace.errors import KafkaUnavailable
-from headrace.lines import Lines, Move, Place, Taken
-from headrace.mover import Mover, Tell
 from headrace.schedule import UNIT_MS, Skew, due_of, wheels_for
+from headrace.trail import headers_of
+from headrace.wheels.lines import Lines, Move, Place, Taken
+from headrace.wheels.mover import Mover, Tell
 
 MOVES = 3_000
 READ = 2_000
@@ -151,7 +150,7 @@ class Wheels:
             self._skew.saw(stamped_ms, None, now_ms)
         # What was read was appended before: no clock and no hostile timestamp can hold a wheel longer than its span.
         append_ms = min(stamped_ms - self._skew.ms, now_ms)
-        headers = cast("list[Header]", message.headers() or [])
+        headers = headers_of(message)
         size = FRAMING + len(message.value() or b"") + len(message.key() or b"") + sum(len(n) + len(v or b"") for n, v in headers)
         self._lines.hold(place, append_ms, due_of(headers), size, message)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pydantic
 
-from headrace import topicfile
 from headrace.config import Settings
 from headrace.document import Document, FieldPath, read
-from headrace.environment import FROM_ENV, UNDERSTOOD, Environment
 from headrace.errors import ConfigError
-from headrace.explain import consistency, explain
+from headrace.loading.environment import FROM_ENV, UNDERSTOOD, Environment
+from headrace.loading.explain import consistency, explain
+from headrace.topics import file as topicfile
 
 FILE = "headrace.yaml"
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 from headrace.claims import Claim, MarkState
 from headrace.envelope import Job
-from headrace.handover import dump_outcome
+from headrace.guard.handover import dump_outcome
 from headrace.outcome import Completed, Dead, Deferred, Degraded, Dropped, Outcome, Retry, Settlement
 from headrace.store import ClaimStore
 

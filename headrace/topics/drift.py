@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from headrace.topicfile import Role, Shape
+from headrace.topics.file import Role, Shape
 
 Kind = Literal["create", "partitions", "config", "refused"]
 INFINITE = -1
