@@ -11,10 +11,12 @@ OLD := Headrace needs Python 3.11 or later; install one, or name it: make PYTHON
 NO_VENV := No virtual environment could be made; on Debian and Ubuntu install the package python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test bench clean
+.PHONY: help venv demo check test bench clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+venv: $(STAMP)  ## the virtual environment, with the command `headrace` in it
 
 demo: $(STAMP)  ## a broker, a Redis and a model on this machine, and a backlog with faults going through them
 	$(BIN)/headrace demo

@@ -6,6 +6,8 @@ import dataclasses
 import random
 import time
 
+import orjson
+
 from headrace import errors
 from headrace.clock import Clock
 from headrace.config import Settings
@@ -21,6 +23,7 @@ from headrace.policy import GiveUp, RetryAt, decide
 from headrace.redact import mask
 from headrace.schedule import CLOCKS_APART_MS
 
+HANDLER_S = 300.0  # for a user's handler, where handler_timeout_s is not set
 SPREAD = 0.2  # deferred requests come back over this share of their pause, not all at once
 
 
@@ -76,7 +79,7 @@ class Attempts:
         self._clock = clock
         self._tell = tell
         self._rng = rng or random.Random()  # noqa: S311  jitter, no secret
-        self._timeout_s = settings.handler_timeout_s or settings.providers[0].timeout_s
+        self._timeout_s = settings.handler_timeout_s or _default_timeout_s(settings)
         self._deadlines = Deadlines()
         self._longest_ms = int(settings.limits.longest_delay_s * 1000)
 
@@ -97,7 +100,7 @@ class Attempts:
                 response = await call_model(request, context)
             else:
                 with self._deadlines.within(left_s):
-                    response = await self._handler(request, context)
+                    response = checked(await self._handler(request, context))
         except TargetShut as shut:
             return self._deferred(job, shut.until_ms, "target shut")
         except errors.Delay as delay:
@@ -164,6 +167,21 @@ class Attempts:
         return Deferred(due_ms, reason)
 
 
+def checked(response: object) -> Response:
+    """What a user's handler returned, fit to be written into a result. Raises TypeError or ValueError for what is not."""
+    if not isinstance(response, Response):
+        raise TypeError(f"the handler returned {type(response).__name__}, not Response")
+    if isinstance(response.body, bytes):
+        orjson.loads(response.body)
+        body = response.body
+    else:
+        body = orjson.dumps(response.body)
+    orjson.dumps(
+        [response.status_code, response.provider, response.model, response.provider_request_id, response.finish_reason, response.usage]
+    )
+    return dataclasses.replace(response, body=body)
+
+
 def _failure(error: Exception, left_s: float) -> Failure:
     """The failure in whatever a handler raised."""
     match error:
@@ -176,6 +194,12 @@ def _failure(error: Exception, left_s: float) -> Failure:
             return Failure(ErrorClass.TIMEOUT, f"no answer within {left_s:.3g} s", called=True)
         case _:
             return dataclasses.replace(classify_exception(error), code=type(error).__name__[:64], called=True)
+
+
+def _default_timeout_s(settings: Settings) -> float:
+    """One call may take what its provider allows; a handler of the user's may make several."""
+    call_s = settings.providers[0].timeout_s
+    return call_s if settings.handler is None else max(HANDLER_S, call_s)
 
 
 def _ms_since(began: float) -> int:

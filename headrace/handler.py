@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from headrace.envelope import Request, Response
@@ -40,12 +42,20 @@ def load_handler(name: str | None) -> Handler:
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise ConfigError([f"handler: {name!r} does not read package.module:function"])
+    if (here := str(Path.cwd())) not in sys.path:  # a console script has its own folder there, not the one it is run from
+        sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ConfigError([f"handler: module {module_name!r} cannot be imported: {error}; run from its folder, or install it"]) from error
+        raise ConfigError(
+            [f"handler: module {module_name!r} cannot be imported: {error}; run from the folder that holds it, or install it"]
+        ) from error
     handler = getattr(module, attribute, None)
     if not inspect.iscoroutinefunction(handler):
         what = "is missing" if handler is None else "is no `async def`"
         raise ConfigError([f"handler: {attribute!r} {what} in {module_name}; it must be `async def {attribute}(request, ctx)`"])
+    try:
+        inspect.signature(handler).bind(None, None)
+    except TypeError as error:
+        raise ConfigError([f"handler: {name} cannot take (request, ctx): {error}"]) from None
     return handler

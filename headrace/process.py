@@ -20,8 +20,10 @@ from headrace.errors import ConfigError, Exit, HeadraceError, StoreUnavailable
 from headrace.handler import load_handler
 from headrace.instrument import Hook, Tell, tell_all
 from headrace.instrument.log import LogHook
+from headrace.instrument.progress import Progress
 from headrace.lane import LANES, RunningLane, Shared, failed_by_itself
 from headrace.llm import Llm
+from headrace.loading import load, missing_keys
 from headrace.pauses import Pauses
 from headrace.shared_pauses import SharedPauses
 from headrace.store import Store
@@ -33,7 +35,7 @@ WHEELS_STOP_S = 10.0
 def run(settings: Settings, lanes: Sequence[str], *, hooks: Sequence[Hook] = ()) -> Exit:
     """Run these lanes (`all` is every one) until stopped; the process's exit code. Raises ConfigError before anything starts."""
     names = LANES if "all" in lanes else tuple(dict.fromkeys(lanes))
-    tell = tell_all(LogHook(), *hooks)
+    tell = tell_all(LogHook(), Progress(), *hooks)
     if sys.platform == "win32":
         return asyncio.run(serve(settings, names, tell=tell))
     import uvloop
@@ -71,6 +73,8 @@ class _Process:
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> Exit:
         """config → checks → build → run → stop."""
         handler = load_handler(self._settings.handler)
+        if self._names != ("dlq",) and (keyless := missing_keys(self._settings)):
+            raise ConfigError(keyless)
         facts = await asyncio.to_thread(topics.check, self._settings)
         if facts.faults:
             raise ConfigError(list(facts.faults))
@@ -136,7 +140,9 @@ class _Process:
     async def _stop(
         self, lanes: list[RunningLane], tasks: list[asyncio.Task[None]], wheels: Wheels | None, hurry: asyncio.Event, grace_s: float
     ) -> bool:
-        self._tell("stopping", {"lanes": list(self._names), "grace_s": grace_s})
+        in_flight = sum(lane.pipeline.in_flight for lane in lanes)
+        again = "; a second signal cuts them off" if in_flight else ""
+        self._tell("stopping", {"calls_in_flight": in_flight, "note": f"waiting for them up to {grace_s:g} s{again}"})
         closing = [asyncio.create_task(lane.stop(grace_s)) for lane in lanes]
         hurried = asyncio.create_task(hurry.wait())
         while not hurried.done() and not all(task.done() for task in closing):
@@ -173,7 +179,6 @@ def _reason(ended: set[asyncio.Task[Any]]) -> BaseException | None:
 def main(lane: str) -> int:
     """The body of `python -m workers.<lane>`: config → build → run → signals."""
     from headrace.instrument.log import configure
-    from headrace.loading import load
 
     configure()
     try:

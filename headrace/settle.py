@@ -23,6 +23,7 @@ from headrace.offsets import Commit
 from headrace.offsets import Sequence as SettleSequence
 from headrace.outcome import Completed, Dead, Output, Retry, Settlement
 from headrace.outputs import Outputs
+from headrace.redact import mask
 from headrace.transaction import Ended, Refusal, State, Transactions
 
 IDLE_S = 0.25
@@ -152,11 +153,21 @@ class Settler:
 
     def _settle(self, batch: list[Settlement]) -> None:
         """The batch in one transaction; those that must be tried alone, each in its own."""
-        alone = deque(self._settle_group([_Prepared(s, self._outputs.of(s)) for s in batch if not s.alone]))
+        alone = deque(self._settle_group([self._prepared(s) for s in batch if not s.alone]))
         alone.extend(s for s in batch if s.alone)
         while alone:
             settlement = alone.popleft()
-            alone.extend(self._settle_group([_Prepared(settlement, self._outputs.of(settlement))]))
+            alone.extend(self._settle_group([self._prepared(settlement)]))
+
+    def _prepared(self, settlement: Settlement) -> _Prepared:
+        """What cannot be written down is a dead letter that says so: one outcome must not end the thread that settles all."""
+        try:
+            return _Prepared(settlement, self._outputs.of(settlement))
+        except (TypeError, ValueError) as error:
+            failure = Failure(ErrorClass.INTERNAL, mask(f"the outcome cannot be written: {error}"))
+            attempts = getattr(settlement.outcome, "attempts", ())
+            dead = settlement._replace(outcome=Dead(failure, settlement.job.record.timestamp_ms, attempts))
+            return _Prepared(dead, self._outputs.of(dead))
 
     def _settle_group(self, group: list[_Prepared]) -> list[Settlement]:
         """Settle until all of it is committed, gone, held back or to be tried alone; the latter are returned.

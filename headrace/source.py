@@ -73,7 +73,7 @@ class Source:
         self._turned_at = time.monotonic()
         self.failure: BaseException | None = None
         self.protocol = protocol_of(settings)
-        self.joined = threading.Event()
+        self._reading = False
 
     def start(self) -> None:
         """Start reading."""
@@ -171,8 +171,9 @@ class Source:
         while self._restored:
             tp, epoch, standing = self._restored.popleft()
             tracker = self._tracker(tp, standing)
-            if self._assignment.restored(tp, epoch, tracker, standing.committed):
-                self.joined.set()
+            if self._assignment.restored(tp, epoch, tracker, standing.committed) and not self._reading:
+                self._reading = True
+                self._tell("reading", {"group": self._group, "topics": self._topics})
 
     def _tracker(self, tp: _TP, standing: Standing) -> Tracker:
         frontier, restored = standing.committed, standing.map
