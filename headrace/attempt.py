@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 import time
@@ -57,12 +58,12 @@ class GuardedLlm:
             if error.failure.error_class in (ErrorClass.QUOTA_EXHAUSTED, ErrorClass.AUTH):
                 self._pauses.shut(target, error.failure, self._clock.now_ms())
             else:
-                self._pauses.abandoned(target)
+                self._pauses.abandoned(target, now_ms)
             raise
         except BaseException:
-            self._pauses.abandoned(target)
+            self._pauses.abandoned(target, now_ms)
             raise
-        self._pauses.succeeded(target)
+        self._pauses.succeeded(target, now_ms)
         return response
 
 
@@ -109,6 +110,10 @@ class Attempts:
             failure = Failure(ErrorClass.INTERNAL, mask(str(dead)), code="handler_dead", called=True)
             attempt = Attempt(failure.error_class.value, _ms_since(began), "")
             return Dead(failure, self._clock.now_ms(), (attempt,), trail.elapsed_ms + attempt.latency_ms)
+        except asyncio.CancelledError as error:
+            if _told_to_stop():
+                raise
+            return self._failed(job, _failure(error, left_s), _ms_since(began))
         except Exception as error:  # noqa: BLE001  whatever a handler raises becomes an outcome
             return self._failed(job, _failure(error, left_s), _ms_since(began))
         latency_ms = _ms_since(began)
@@ -182,9 +187,17 @@ def checked(response: object) -> Response:
     return dataclasses.replace(response, body=body)
 
 
-def _failure(error: Exception, left_s: float) -> Failure:
+def _told_to_stop() -> bool:
+    """Whether this task was cancelled; a CancelledError without that comes out of something the handler awaited."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _failure(error: Exception | asyncio.CancelledError, left_s: float) -> Failure:
     """The failure in whatever a handler raised."""
     match error:
+        case asyncio.CancelledError():
+            return Failure(ErrorClass.INTERNAL, "the handler awaited what was cancelled", code="CancelledError", called=True)
         case CallFailed():
             return error.failure
         case errors.Retry():

@@ -6,7 +6,7 @@ The Lua scripts beside `store` decide the same; one contract test holds both to 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from headrace.envelope import Position
 from headrace.outcome import DuplicateOf
@@ -14,6 +14,7 @@ from headrace.outcome import DuplicateOf
 State = Literal["claimed", "answered", "waiting", "dead", "done"]
 MarkState = Literal["waiting", "dead", "done", "forget"]
 _DAY_MS = 86_400_000
+FOR_EVER_MS = 3_650 * _DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,19 @@ class Lifetimes:
     dead_ms: int = _DAY_MS
     live_ms: int = 15_000
 
+    @classmethod
+    def within(cls, *, results_ms: int, retry_ms: int, longest_delay_ms: int) -> Lifetimes:
+        """For topics with these retentions (-1: for ever): a mark must live as long as a copy of its request can turn up."""
+        claim_ms = results_ms if results_ms > 0 else FOR_EVER_MS
+        waiting_ms = longest_delay_ms + retry_ms if retry_ms > 0 else FOR_EVER_MS
+        return cls(claim_ms=claim_ms, waiting_ms=waiting_ms)
+
     def of(self, state: State) -> int:
         """The time to live of a value in `state`, in ms."""
         return {"waiting": self.waiting_ms, "dead": self.dead_ms}.get(state, self.claim_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """Fencing token: a process's random incarnation and its assignment epoch of the record's partition."""
 
     incarnation: str
@@ -55,8 +62,7 @@ class Token:
         return self.incarnation != other.incarnation or self.epoch > other.epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """What a record brings when it asks for its request id.
 
     `replay_id` is looked up where the claim is decided. An unknown one is refused if `strict` (main), else it is

@@ -8,7 +8,10 @@ from typing import Any
 from headrace.config import Settings
 
 _LOGGER = logging.getLogger("headrace.kafka")
-_UNSUPPORTED_FEATURE = -165  # RD_KAFKA_RESP_ERR__UNSUPPORTED_FEATURE
+_UNSUPPORTED_FEATURE, _FATAL = -165, -150  # RD_KAFKA_RESP_ERR__…
+# A consumer's fatal error hides its code; these are librdkafka's words for UNSUPPORTED_VERSION (a broker told to have
+# classic groups only) and _UNSUPPORTED_FEATURE (one too old to know others).
+_NOT_THERE = ("API version not supported", "Required feature not supported by broker")
 
 
 def base_config(settings: Settings, role: str) -> dict[str, Any]:
@@ -29,9 +32,10 @@ def protocol_of(settings: Settings) -> str:
     return "consumer" if settings.kafka.group_protocol == "auto" else settings.kafka.group_protocol
 
 
-def falls_back(settings: Settings, protocol: str, code: int) -> bool:
-    """Whether this error code says that the broker has classic groups only, and we are free to use one."""
-    return code == _UNSUPPORTED_FEATURE and protocol == "consumer" and settings.kafka.group_protocol == "auto"
+def falls_back(settings: Settings, protocol: str, code: int, text: str) -> bool:
+    """Whether this error says that the broker has classic groups only, and we are free to use one."""
+    missing = code == _UNSUPPORTED_FEATURE or (code == _FATAL and any(words in text for words in _NOT_THERE))
+    return missing and protocol == "consumer" and settings.kafka.group_protocol == "auto"
 
 
 def consumer_config(settings: Settings, role: str, group: str, *, protocol: str, queue_kbytes: int) -> dict[str, Any]:

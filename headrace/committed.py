@@ -35,6 +35,24 @@ class Standing:
             return True
         return None if offset < self.start else False
 
+    @property
+    def lag(self) -> int:
+        """How many offsets are not resolved; transaction markers among them count too."""
+        if self.committed < 0:
+            return self.end - self.start
+        if self.map is None:
+            return max(0, self.end - max(self.committed, self.start))
+        return self.map.unresolved.bit_count() + max(0, self.end - self.map.end)
+
+    @property
+    def lost(self) -> int:
+        """How many offsets fell out of the log before they were settled; transaction markers among them count too."""
+        if not 0 <= self.committed < self.start:
+            return 0
+        if self.map is None:
+            return self.start - self.committed
+        return sum(offset < self.start for offset in self.map.offsets()) + max(0, self.start - self.map.end)
+
 
 class Committed:
     """Reads `groups[topic]`'s offsets of that topic. Blocking; the async form runs it in a thread."""

@@ -117,8 +117,8 @@ class LimitSettings(BaseModel):
     window: int = Field(default=24_000, ge=100, le=24_000)
     settle_records: int = Field(default=2_000, ge=1, le=10_000)
     settle_interval_ms: int = Field(default=20, ge=0, le=1_000)
+    parked_records: int = Field(default=1_000_000, ge=1)
     longest_delay_s: float = Field(default=86_400.0, gt=4, le=7 * 86_400)
-    near_horizon_s: float = Field(default=4.0, gt=0.1, le=4.0)
 
 
 class HttpSettings(BaseModel):
@@ -152,5 +152,7 @@ class Settings(BaseModel):
     replay_cap: int = Field(default=5, ge=1, le=100)
 
     def policy_of(self, error_class: ErrorClass) -> ClassPolicy:
-        """The configured policy of an error class, else the design's default."""
-        return self.policy.get(error_class) or DEFAULT_POLICIES[error_class]
+        """The policy of an error class: what is configured, over the design's default."""
+        given = self.policy.get(error_class)
+        default = DEFAULT_POLICIES[error_class]
+        return default if given is None else default.model_copy(update=given.model_dump(exclude_unset=True))

@@ -54,6 +54,14 @@ def decode_any(record: Record) -> Job:
 
 def decode(record: Record, *, trusted: bool = False) -> Job:
     """The job in a record. Beside a fault, request id and fingerprint are given whenever they could be read."""
+    try:
+        return _decode(record, trusted=trusted)
+    except Exception as error:  # noqa: BLE001  whatever bytes can still bring about: this record's end, not its batch's
+        fault = Failure(ErrorClass.UNDECODABLE, f"the record cannot be read: {type(error).__name__}")
+        return Job(record, Trail(record.position), fault=fault)
+
+
+def _decode(record: Record, *, trusted: bool) -> Job:
     trail = read_trail(record, trusted=trusted)
     try:
         data = _object(record.value)

@@ -18,6 +18,7 @@ HeadraceError
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -141,6 +142,8 @@ class Retry(Verdict):
 
     def __init__(self, message: str = "the handler asked for a retry", *, after: float | None = None) -> None:
         super().__init__(message)
+        if after is not None and not 0 <= after < math.inf:
+            raise ValueError("Retry(after=…) needs a number of seconds, 0 or more")
         self.after = after
 
 

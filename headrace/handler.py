@@ -46,9 +46,11 @@ def load_handler(name: str | None) -> Handler:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except Exception as error:  # a module's own code runs here, and may raise anything
         raise ConfigError(
-            [f"handler: module {module_name!r} cannot be imported: {error}; run from the folder that holds it, or install it"]
+            [
+                f"handler: module {module_name!r} cannot be imported: {type(error).__name__}: {error}; run from the folder that holds it, or install it"
+            ]
         ) from error
     handler = getattr(module, attribute, None)
     if not inspect.iscoroutinefunction(handler):

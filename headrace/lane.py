@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from headrace.committed import Committed
 from headrace.config import Settings
 from headrace.decode import decode_any, decode_main, decode_retry
 from headrace.dlq.alerts import Alerts
-from headrace.envelope import Job
+from headrace.envelope import Job, Record
 from headrace.errors import HeadraceError
 from headrace.flow import Flow
 from headrace.guard import Guard
@@ -28,7 +29,7 @@ from headrace.outcome import Noted, Outcome, Settlement
 from headrace.outputs import Outputs
 from headrace.pauses import Pauses
 from headrace.pipeline import Admitting, Lane, Pipeline
-from headrace.schedule import wheels_for
+from headrace.schedule import NEAR_MS, wheels_for
 from headrace.settle import Settler
 from headrace.source import Source
 from headrace.store import Store
@@ -38,13 +39,11 @@ from headrace.waiting import ByDueTime, InOrder, Waiting
 
 LANES = ("main", "retry", "dlq")
 SMALL_QUEUE_KBYTES, LARGE_QUEUE_KBYTES = 2_048, 16_384
-MARKS_S = 10.0  # a stop waits so long for Redis to take hand-overs and marks
-SETTLE_S = 15.0  # a stop waits so long for the last settle; what is not settled by then is done again elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the lanes of one process share. `limits` are the topics' `max.message.bytes`."""
+    """What the lanes of one process share. `limits` are the topics' `max.message.bytes`, `partitions` their counts."""
 
     settings: Settings
     incarnation: str
@@ -55,6 +54,7 @@ class Shared:
     handler: Handler
     alerts: Alerts
     limits: Mapping[str, int]
+    partitions: Mapping[str, int]
     tell: Tell
 
 
@@ -66,7 +66,8 @@ def group_of(settings: Settings, lane: str) -> str:
 def groups(settings: Settings) -> dict[str, str]:
     """Which group reads which topic: any process can look up where another lane stands."""
     names = settings.topics
-    return {names.main: group_of(settings, "main"), names.retry: group_of(settings, "retry"), names.dlq: group_of(settings, "dlq")}
+    lanes = {names.main: "main", names.retry: "retry", names.later: "wheels", names.dlq: "dlq"}
+    return {topic: group_of(settings, lane) for topic, lane in lanes.items()}
 
 
 class RunningLane:
@@ -96,6 +97,7 @@ class RunningLane:
                 tell=shared.tell,
                 frozen_within=lambda seconds: self.source.frozen_within(seconds),  # noqa: PLW0108  the source is made after the settler
                 stopping=self._stopping,
+                named=settings.instance is not None,
             ),
             outputs=outputs,
             committed=self._committed,
@@ -121,11 +123,22 @@ class RunningLane:
             assignment=self.assignment,
             flow=flow,
             committed=self._committed,
-            deliver=self.pipeline.deliver,
-            drain=self._settler.drain,
+            downstream=self,
             tell=shared.tell,
             queue_kbytes=LARGE_QUEUE_KBYTES if name == "main" else SMALL_QUEUE_KBYTES,
         )
+
+    def deliver(self, records: list[Record]) -> None:
+        """From the source."""
+        self.pipeline.deliver(records)
+
+    def ownership_changed(self) -> None:
+        """From the source."""
+        self.pipeline.ownership_changed()
+
+    def drain(self, timeout_s: float) -> bool:
+        """From the source."""
+        return self._settler.drain(timeout_s)
 
     async def run(self) -> None:
         """Start, and work until cancelled. Raises what ended a thread of it."""
@@ -140,16 +153,16 @@ class RunningLane:
         self.source.hold("stop")
         return await self.pipeline.close(grace_s)
 
-    async def leave(self) -> None:
-        """After the calls have ended or were cancelled: settle what is finished, leave the group, write the marks."""
-        await asyncio.to_thread(self._settler.drain, (), SETTLE_S)
-        await asyncio.to_thread(self.source.stop, SETTLE_S)
-        await asyncio.to_thread(self._settler.stop, SETTLE_S)
+    async def leave(self, within_s: float) -> None:
+        """After the calls have ended or were cancelled: settle what is finished, leave the group, write the marks. Within one bound for all."""
+        until = time.monotonic() + within_s
+        for step in (self._settler.drain, self.source.stop, self._settler.stop):
+            await asyncio.to_thread(step, max(1.0, until - time.monotonic()))
         await asyncio.sleep(0)  # the settle thread's last reports are queued on this loop
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=MARKS_S)
+            await asyncio.wait(self._tasks, timeout=max(1.0, until - time.monotonic()))
         try:
-            await asyncio.wait_for(self._admission.close(), MARKS_S)
+            await asyncio.wait_for(self._admission.close(), max(1.0, until - time.monotonic()))
         except TimeoutError:
             self._shared.tell("marks_left", {"lane": self.name, "error": "Redis did not answer in time"})
 
@@ -201,7 +214,7 @@ class RunningLane:
         if self.name != "retry":
             return InOrder()
         limits = self._shared.settings.limits
-        return ByDueTime(int(limits.near_horizon_s * 1000), int(limits.longest_delay_s * 1000), wheels_for(limits.longest_delay_s))
+        return ByDueTime(NEAR_MS, int(limits.longest_delay_s * 1000), wheels_for(limits.longest_delay_s))
 
     def _conclude(self) -> Any:
         if self.name == "dlq":

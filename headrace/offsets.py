@@ -150,7 +150,7 @@ class Tracker:
 
     def _mask(self, offsets: Collection[int]) -> int:
         base, top = self._base, self._top
-        buffer = bytearray((top - base >> 3) + 1)  # a shift per offset would copy the whole window each time
+        buffer = bytearray((max(top - base, 0) >> 3) + 1)  # a shift per offset would copy the whole window each time
         for offset in offsets:
             if base <= offset < top:
                 place = offset - base

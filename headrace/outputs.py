@@ -15,8 +15,10 @@ from headrace.envelope import Attempt, Header, Job, Response, Trail
 from headrace.errors import ErrorClass, Failure
 from headrace.outcome import Completed, Dead, Deferred, Degraded, Dropped, Duplicate, Moved, Noted, Output, Retry, Settlement
 from headrace.schedule import DUE_HEADER, partition_of
-from headrace.trail import dump_attempts, failure_fields, foreign_headers, trail_fields, write_trail
+from headrace.trail import TIME_MAX_MS, dump_attempts, failure_fields, foreign_headers, trail_fields, write_trail
 
+_YEAR_1_MS = -62_135_596_800_000
+_RESULT_REST = 1_024  # key, headers and framing of a result, at most
 _RECORD_OVERHEAD = 128  # batch and record framing, at most; a few bytes are spent a header besides
 
 
@@ -55,7 +57,10 @@ class Outputs:
 
     def too_large(self, output: Output) -> bool:
         """Whether the record, uncompressed, is over its topic's limit: then it must be tried alone, as only the broker can tell."""
-        return size_of(output) > self.limits.get(output.topic, 1 << 20)
+        limit = self.limits.get(output.topic, 1 << 20)
+        if output.topic == self.topics.results and len(output.value or b"") + _RESULT_REST <= limit:
+            return False  # its key and headers are ours, and short: measuring them would cost as much as writing them
+        return size_of(output) > limit
 
     def _answer(self, job: Job, outcome: Completed | Degraded, status: str, failure: Failure | None) -> Output:
         request = job.request
@@ -179,14 +184,15 @@ def size_of(output: Output) -> int:
 
 
 def rfc3339(ms: int) -> str:
-    """Epoch milliseconds as RFC 3339 in UTC."""
+    """Epoch milliseconds as RFC 3339 in UTC. Producers choose their records' times: what lies outside the years 1 to 9999 is clamped."""
+    ms = min(max(ms, _YEAR_1_MS), TIME_MAX_MS)
     return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
 
 
 @lru_cache(256)
 def _second(seconds: int) -> str:
     """Formatting a time costs as much as the rest of a result; of one second there are many."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()
 
 
 def _with_due(job: Job) -> list[Header]:

@@ -52,6 +52,11 @@ class _Shut:
     until_ms: int
     length_ms: int
     probe_lapses_ms: int | None = None
+    probe_sent_ms: int = 0
+
+    def probed_by(self, sent_ms: int | None) -> bool:
+        """Whether a call sent then is the probe: while it is out nobody else may call, so only older calls end beside it."""
+        return self.probe_lapses_ms is not None and (sent_ms is None or sent_ms >= self.probe_sent_ms)
 
     def closed(self, now_ms: int) -> bool:
         return now_ms < self.until_ms or self.probing(now_ms)
@@ -119,6 +124,7 @@ class Pauses:
         if any(shut.closed(now_ms) for shut in known):
             return False
         for shut in known:
+            shut.probe_sent_ms = now_ms
             shut.probe_lapses_ms = now_ms + self._probe_lapse_ms
         return True
 
@@ -129,19 +135,20 @@ class Pauses:
             return None
         return max(shut.until_ms if now_ms < shut.until_ms else now_ms + PROBE_WAIT_MS for shut in closed)
 
-    def succeeded(self, target: Shuttable) -> None:
-        """A call got its answer: what it was probing is open again. A late answer from before the pause opens nothing."""
+    def succeeded(self, target: Shuttable, sent_ms: int | None = None) -> None:
+        """A call sent at `sent_ms` got its answer: what it was probing is open again. One from before the pause opens nothing."""
         if not self._shut:
             return
         for scope, shut in self._of(target):
-            if shut.probe_lapses_ms is not None:
+            if shut.probed_by(sent_ms):
                 del self._shut[scope]
                 self._tell("target_reopened", {"provider": scope.provider, "key_id": scope.key_id})
 
-    def abandoned(self, target: Shuttable) -> None:
-        """The probe ended without a word about quota or key (time-out, 5xx, cancelled): the next call may probe."""
+    def abandoned(self, target: Shuttable, sent_ms: int | None = None) -> None:
+        """The call ended without a word about quota or key (time-out, 5xx, cancelled). If it was the probe, the next call may probe."""
         for _, shut in self._of(target):
-            shut.probe_lapses_ms = None
+            if shut.probed_by(sent_ms):
+                shut.probe_lapses_ms = None
 
     def all_shut(self, now_ms: int) -> bool:
         """Whether every configured key is shut, so that the lane has nobody to call. Shut models do not count."""

@@ -144,8 +144,10 @@ class Pipeline:
         """Those to be called wait for a caller; those that ended at admission are settled."""
         for admission in admissions:
             match admission:
-                case Go():
+                case Go() if self._assignment.is_current(admission.job.record):
                     self._ready.put_nowait(admission)
+                case Go():  # its partition went while it was admitted
+                    self._drop([admission.job])
                 case Ready() | Ends():
                     self._settler.put(Settlement(admission.job, admission.outcome, admission.token))
                 case Gone():
@@ -161,7 +163,7 @@ class Pipeline:
             if self._closing or not self._assignment.is_current(go.job.record):
                 self._drop([go.job])
                 continue
-            if not self._lane.may_call():
+            if not self._lane.may_call() or self._settler.waiting >= self._unsettled:  # since it was looked at, before the wait
                 self._ready.put_nowait(go)
                 continue
             await self._conclude(go)
@@ -195,7 +197,8 @@ class Pipeline:
         self._tell("lane_paused", {"group": self._lane.name, "reason": "every target is shut"})
         while not self._lane.may_call() and not self._closing:  # noqa: ASYNC110  a pause ends by time, which sets no event
             await asyncio.sleep(GATE_S)
-        self._tell("lane_resumed", {"group": self._lane.name, "reason": "every target is shut"})
+        if not self._closing:
+            self._tell("lane_resumed", {"group": self._lane.name, "reason": "every target is shut"})
 
     def _still_ours(self, jobs: list[Job]) -> list[Job]:
         ours = [job for job in jobs if self._assignment.is_current(job.record)]
@@ -211,6 +214,21 @@ class Pipeline:
         self._give_back(job.record for job in jobs)
         self._tell("interrupted", {"lane": self._lane.name, "records": len(jobs)})
 
+    def ownership_changed(self) -> None:
+        """Partitions go: what has not begun of them is dropped now, not when a caller happens to be free. From any thread."""
+        self._loop.call_soon_threadsafe(self._purge, lambda job: not self._assignment.is_current(job.record))
+
+    def _purge(self, unwanted: Callable[[Job], bool]) -> None:
+        dropped = self._lane.schedule.drop(unwanted)
+        for _ in range(self._ready.qsize()):
+            go = self._ready.get_nowait()
+            if unwanted(go.job):
+                dropped.append(go.job)
+            else:
+                self._ready.put_nowait(go)
+        self._drop(dropped)
+        self._room.set()
+
     def left(self, settlements: Sequence[Settlement]) -> None:
         """Settled or handed over: they have left the lane. From any thread."""
         self._give_back(s.job.record for s in settlements)
@@ -224,9 +242,7 @@ class Pipeline:
         """Begin nothing more; wait at most `grace_s` for calls in flight. Whether all of them ended."""
         self._closing = True
         self._arrived.set()
-        self._drop(self._lane.schedule.drop())
-        while not self._ready.empty():
-            self._drop([self._ready.get_nowait().job])
+        self._purge(lambda _job: True)
         if not self.in_flight:
             return True
         try:

@@ -1,4 +1,4 @@
-"""A worker process: checks everything it relies on, builds its lanes, runs them until a signal, and stops them gracefully.
+"""A worker process: runs its lanes until a signal, and stops them gracefully. What it relies on is checked and opened by `build`.
 
 Exit codes are `errors.Exit`. The first SIGTERM or SIGINT begins the grace; a second one skips what is left of it.
 """
@@ -6,30 +6,25 @@ Exit codes are `errors.Exit`. The first SIGTERM or SIGINT begins the grace; a se
 from __future__ import annotations
 
 import asyncio
-import secrets
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
-from headrace import topics
-from headrace.clock import Clock
+from headrace.build import built
+from headrace.committed import Committed
 from headrace.config import Settings
-from headrace.dlq.alerts import build_alerts
-from headrace.errors import ConfigError, Exit, HeadraceError, StoreUnavailable
-from headrace.handler import load_handler
+from headrace.errors import Exit, HeadraceError
 from headrace.instrument import Hook, Tell, tell_all
 from headrace.instrument.log import LogHook
 from headrace.instrument.progress import Progress
-from headrace.lane import LANES, RunningLane, Shared, failed_by_itself
-from headrace.llm import Llm
-from headrace.loading import load, missing_keys
-from headrace.pauses import Pauses
+from headrace.lane import LANES, RunningLane, Shared, failed_by_itself, groups
+from headrace.loading import load
+from headrace.parked import Parked, counter
 from headrace.shared_pauses import SharedPauses
-from headrace.store import Store
 from headrace.wheels import Wheels
 
-WHEELS_STOP_S = 10.0
+LEAVE_S = 15.0  # after the calls have ended: for the last settle, the group and the marks, together
 
 
 def run(settings: Settings, lanes: Sequence[str], *, hooks: Sequence[Hook] = ()) -> Exit:
@@ -55,91 +50,58 @@ async def serve(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> Exit
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     try:
-        return await _Process(settings, lanes, tell).run(stop, hurry)
+        async with built(settings, lanes, tell=tell) as shared:
+            return await _Process(shared, lanes).run(stop, hurry)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
 
 
 class _Process:
-    def __init__(self, settings: Settings, lanes: Sequence[str], tell: Tell) -> None:
-        self._settings = settings
+    def __init__(self, shared: Shared, lanes: Sequence[str]) -> None:
+        self._shared = shared
+        self._settings = shared.settings
         self._names = lanes
-        self._tell = tell
-        self._incarnation = secrets.token_hex(6)
-        self._clock = Clock()
-        self._store = Store(settings.redis.url.get_secret_value(), settings.namespace)
+        self._tell = shared.tell
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> Exit:
-        """config → checks → build → run → stop."""
-        handler = load_handler(self._settings.handler)
-        if self._names != ("dlq",) and (keyless := missing_keys(self._settings)):
-            raise ConfigError(keyless)
-        facts = await asyncio.to_thread(topics.check, self._settings)
-        if facts.faults:
-            raise ConfigError(list(facts.faults))
-        for note in facts.notes:
-            self._tell("topics_differ", {"note": note})
-        if self._names != ("dlq",):
-            await self._open_store()
-        llm = Llm(self._settings.providers, pool=self._settings.limits.concurrency * 2, now_ms=self._clock.now_ms)
-        alerts = build_alerts(self._settings, tell=self._tell)
-        alerts.start()
-        shared = Shared(
-            settings=self._settings,
-            incarnation=self._incarnation,
-            store=self._store,
-            clock=self._clock,
-            llm=llm,
-            pauses=Pauses(self._settings.pause, llm.targets, tell=self._tell),
-            handler=handler,
-            alerts=alerts,
-            limits=facts.max_message_bytes,
-            tell=self._tell,
-        )
-        try:
-            return await self._lanes(shared, stop, hurry)
-        finally:
-            await alerts.close(5.0)
-            await llm.close()
-            await self._store.close()
-
-    async def _open_store(self) -> None:
-        try:
-            await self._store.open()
-            await self._store.check_server()
-            self._clock.sync(await self._store.time_ms())
-        except StoreUnavailable as error:
-            if self._settings.redis.on_outage == "pause":
-                raise ConfigError([f"redis.url: {error}; or start without dedup: redis.on_outage: continue"]) from error
-            self._tell("store_unavailable", {"error": str(error), "on_outage": "continue"})
-
-    async def _lanes(self, shared: Shared, stop: asyncio.Event, hurry: asyncio.Event) -> Exit:
-        lanes = [RunningLane(name, shared) for name in self._names]
-        wheels = Wheels(self._settings, self._clock, tell=self._tell) if "retry" in self._names else None
+        """run → signals → stop."""
+        lanes = [RunningLane(name, self._shared) for name in self._names]
+        wheels = Wheels(self._settings, self._shared.clock, tell=self._tell) if "retry" in self._names else None
         if wheels is not None:
             wheels.start()
         tasks = [asyncio.create_task(lane.run(), name=lane.name) for lane in lanes]
-        sharing = SharedPauses(shared.pauses, self._store, self._clock, tell=self._tell)
-        if self._names != ("dlq",):
-            tasks.append(asyncio.create_task(sharing.run(), name="pauses"))
-        self._tell("started", {"lanes": list(self._names), "incarnation": self._incarnation, "instance": self._settings.instance})
+        tasks += [asyncio.create_task(work) for work in self._beside(lanes)]
+        self._tell(
+            "started",
+            {"lanes": list(self._names), "incarnation": self._shared.incarnation, "instance": self._settings.instance},
+        )
         waiter = asyncio.create_task(stop.wait())
         watcher = asyncio.create_task(_died(wheels))
         everything: set[asyncio.Task[Any]] = {waiter, watcher, *tasks}
         done, _ = await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
         watcher.cancel()
-        whole = await self._stop(lanes, tasks, wheels, hurry, 0.0 if done - {waiter} else self._settings.grace_s)
+        whole = await self._stop(lanes, tasks, wheels, hurry)
         reason = _reason(done - {waiter})
         self._tell("stopped", {"lanes": list(self._names), "cut_off": not whole, "reason": str(reason) if reason else "asked to"})
         if reason is not None:
             raise reason
         return Exit.DONE
 
-    async def _stop(
-        self, lanes: list[RunningLane], tasks: list[asyncio.Task[None]], wheels: Wheels | None, hurry: asyncio.Event, grace_s: float
-    ) -> bool:
+    def _beside(self, lanes: Sequence[RunningLane]) -> Iterator[Coroutine[Any, Any, None]]:
+        """What runs once a process, beside its lanes."""
+        shared = self._shared
+        if tuple(self._names) != ("dlq",):
+            yield SharedPauses(shared.pauses, shared.store, shared.clock, tell=self._tell).run()
+        for lane in lanes:
+            if lane.name == "main":
+                count = counter(Committed(self._settings, groups(self._settings)), self._settings.topics, shared.partitions)
+                yield Parked(lane.source, count, self._settings.limits.parked_records, tell=self._tell).run()
+
+    async def _stop(self, lanes: list[RunningLane], tasks: list[asyncio.Task[None]], wheels: Wheels | None, hurry: asyncio.Event) -> bool:
+        """Whether no call was cut off. A lane that failed has none in flight; the others have their grace."""
+        grace_s = self._settings.grace_s
         in_flight = sum(lane.pipeline.in_flight for lane in lanes)
         again = "; a second signal cuts them off" if in_flight else ""
         self._tell("stopping", {"calls_in_flight": in_flight, "note": f"waiting for them up to {grace_s:g} s{again}"})
@@ -154,9 +116,8 @@ class _Process:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(lane.leave() for lane in lanes))
-        if wheels is not None:
-            await asyncio.to_thread(wheels.stop, WHEELS_STOP_S)
+        leaving = [lane.leave(LEAVE_S) for lane in lanes]
+        await asyncio.gather(*leaving, *([asyncio.to_thread(wheels.stop, LEAVE_S)] if wheels is not None else []))
         return whole
 
 

@@ -126,10 +126,15 @@ class NearHeap(Generic[T]):
         """When the next job is due; None when nothing waits."""
         return self._heap[0][0] if self._heap else None
 
-    def drop(self, predicate: Callable[[T], bool]) -> int:
-        """Forget every job of which `predicate` holds (its partition is gone); returns how many."""
-        kept = [entry for entry in self._heap if not predicate(entry[2])]
-        dropped = len(self._heap) - len(kept)
+    def drop(self, predicate: Callable[[T], bool]) -> list[T]:
+        """Forget every job of which `predicate` holds (its partition is gone), and give them back."""
+        kept: list[tuple[int, int, T, int]] = []
+        dropped: list[T] = []
+        for entry in self._heap:
+            if predicate(entry[2]):
+                dropped.append(entry[2])
+            else:
+                kept.append(entry)
         heapq.heapify(kept)
         self._heap, self._size = kept, sum(entry[3] for entry in kept)
         return dropped

@@ -73,6 +73,7 @@ class Settler:
         self._wake = threading.Event()
         self._incarnation = secrets.token_urlsafe(6)
         self._count = 0
+        self._settling = 0
         self._thread = threading.Thread(target=self._run, name=f"{lane}-settle", daemon=True)
         self.failure: BaseException | None = None
 
@@ -89,9 +90,9 @@ class Settler:
     @property
     def waiting(self) -> int:
         """How many outcomes wait for a settle, those held back by the broker included."""
-        return len(self._queue) + len(self._held)
+        return len(self._queue) + len(self._held) + self._settling
 
-    def drain(self, _partitions: Iterable[_TP], timeout_s: float) -> bool:
+    def drain(self, timeout_s: float) -> bool:
         """Wait until everything put so far is settled, handed over or held back; whether that was so in time."""
         if not self._thread.is_alive():
             return False
@@ -125,12 +126,16 @@ class Settler:
             self._tell("settle_failed", {"lane": self._lane, "error": str(error)})
         finally:
             self._transactions.close()
+            for event in [item for item in self._queue if isinstance(item, threading.Event)]:
+                event.set()  # nobody waits for a thread that has ended
 
     def _turn(self) -> None:
         began = time.monotonic()
         batch, passed = self._gather(began)
         if batch or self._assignment.behind():
+            self._settling = len(batch)
             self._settle(batch)
+            self._settling = 0
         for event in passed:
             event.set()
         if self._queue:
@@ -198,10 +203,13 @@ class Settler:
         commits: dict[_TP, Commit] = {}
 
         def offsets() -> tuple[list[TopicPartition], Any] | None:
-            if self._assignment.snapshot.version != snapshot.version:
+            now = self._assignment.snapshot  # the newest metadata, of the same ownership
+            if now.version != snapshot.version:
                 return None
             commits.update(self._assignment.commits(settling, snapshot, sequence))
-            return [TopicPartition(t, p, c.frontier, c.metadata) for (t, p), c in commits.items()], self._assignment.snapshot.metadata
+            if settling.keys() - commits.keys():  # a partition went between the two lines above
+                return None
+            return [TopicPartition(t, p, c.frontier, c.metadata) for (t, p), c in commits.items()], now.metadata
 
         ended = self._transactions.run([output for prepared in group for output in prepared.outputs], offsets)
         if ended.state is State.AMBIGUOUS and self._landed(commits, sequence):
@@ -209,6 +217,7 @@ class Settler:
         if ended.state is State.COMMITTED:
             self._assignment.committed(settling, commits, snapshot)
             if group:
+                self._settling -= len(group)  # before the report: who is woken by it looks at `waiting`
                 self._on_settled([p.settlement for p in group])
                 self._tell("settled", {"lane": self._lane, "counts": Counter(_kind(p.settlement) for p in group)})
         return ended
@@ -239,6 +248,7 @@ class Settler:
             else:
                 gone.append(prepared.settlement)
         if gone:
+            self._settling -= len(gone)
             self._on_gone(gone)
             self._tell("handed_over", {"lane": self._lane, "outcomes": len(gone)})
         return owned
@@ -258,16 +268,21 @@ class Settler:
         """Who goes on together, and who must be tried alone; who writes to a topic that cannot be written is held back."""
         if not ended.refused:
             return group, []
+        outputs = [output for prepared in group for output in prepared.outputs]
+        # The client may refuse the first record of a topic at once; the others would be found one transaction at a time.
+        shut = {(outputs[i].topic, outputs[i].partition): refusal for i, refusal in ended.refused.items() if refusal.kind == "topic"}
         together: list[_Prepared] = []
         alone: list[Settlement] = []
         index = 0
         for prepared in group:
-            found = [ended.refused[i] for i in range(index, index + len(prepared.outputs)) if i in ended.refused]
+            found = [shut[o.topic, o.partition] for o in prepared.outputs if (o.topic, o.partition) in shut]
+            found += [ended.refused[i] for i in range(index, index + len(prepared.outputs)) if i in ended.refused]
             index += len(prepared.outputs)
             settlement = prepared.settlement
             if not found:
                 together.append(prepared)
             elif found[0].kind == "topic" or settlement.cut:
+                self._settling -= 1
                 self._held.append((time.monotonic() + HELD_S, settlement))
                 self._tell("settle_blocked", {"lane": self._lane, "error": found[0].message, "position": str(settlement.position)})
             elif settlement.alone:
@@ -300,7 +315,8 @@ def _instead(settlement: Settlement, refusal: Refusal) -> Settlement:
         return settlement._replace(cut=True)
     error_class = ErrorClass.INVALID_REQUEST if refusal.kind == "record" else ErrorClass.TOO_LARGE
     attempts = getattr(outcome, "attempts", ())
-    at_ms = getattr(outcome, "completed_at_ms", 0) or getattr(outcome, "failed_at_ms", 0)
+    times = (getattr(outcome, name, 0) for name in ("completed_at_ms", "failed_at_ms", "at_ms"))
+    at_ms = next(filter(None, times), settlement.job.record.timestamp_ms)
     failure = Failure(error_class, f"the broker refuses what this outcome writes: {refusal.message}", called=bool(attempts))
     elapsed_ms = outcome.elapsed_ms if isinstance(outcome, Retry) else 0
     return settlement._replace(outcome=Dead(failure, at_ms, attempts, elapsed_ms))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -32,11 +32,26 @@ REVOKE_SHARE = 0.2  # of max.poll.interval.ms: how long a revocation waits for w
 FROZEN_S = 5.0
 
 _TP = tuple[str, int]
-_Drain = Callable[[Iterable[_TP], float], bool]
+
+
+class Downstream(Protocol):
+    """What stands behind a source. All of it is called on the source's thread."""
+
+    def deliver(self, records: list[Record]) -> None:
+        """Take a batch, of one partition and in order."""
+        ...
+
+    def ownership_changed(self) -> None:
+        """Partitions go: nothing new of them is to begin."""
+        ...
+
+    def drain(self, timeout_s: float) -> bool:
+        """Settle what is finished; whether that was done in time."""
+        ...
 
 
 class Source:
-    """A lane's reader. `deliver` gets batches on the source thread; `drain` settles what is finished of leaving partitions."""
+    """A lane's reader."""
 
     def __init__(
         self,
@@ -47,8 +62,7 @@ class Source:
         assignment: Assignment,
         flow: Flow,
         committed: Committed,
-        deliver: Callable[[list[Record]], None],
-        drain: _Drain,
+        downstream: Downstream,
         tell: Tell,
         queue_kbytes: int = 16_384,
     ) -> None:
@@ -58,13 +72,13 @@ class Source:
         self._assignment = assignment
         self._flow = flow
         self._committed = committed
-        self._deliver = deliver
-        self._drain = drain
+        self._downstream = downstream
         self._tell = tell
         self._queue_kbytes = queue_kbytes
         self._restorer = ThreadPoolExecutor(1, thread_name_prefix=f"{group}-restore")
         self._restored: deque[tuple[_TP, int, Standing]] = deque()
         self._stash: dict[_TP, deque[Any]] = {}  # of messages; their stubs allow None where a consumed one has none
+        self._reached: dict[_TP, int | None] = {}  # one past what was last read of a partition
         self._paused: set[_TP] = set()
         self._holds: frozenset[str] = frozenset()
         self._stopping = threading.Event()
@@ -111,9 +125,11 @@ class Source:
     def _run(self) -> None:
         try:
             self._consumer = self._open()
-            while not self._stopping.is_set():
-                self._turn()
-            self._consumer.close()
+            try:
+                while not self._stopping.is_set():
+                    self._turn()
+            finally:
+                self._consumer.close()  # leaves the group: the others need not wait for the session to end
         except BaseException as error:  # noqa: BLE001  the process watches `failure` and stops with it
             self.failure = error
             self._tell("source_failed", {"group": self._group, "error": str(error)})
@@ -132,11 +148,10 @@ class Source:
         self._turned_at = now
         if self._flow.full and not self._paused and not self._flow.wait_open(SOFT_HOLD_S):
             self._apply_pauses()
-        messages = self._consumer.consume(1, POLL_S)
-        if messages:
-            messages += self._consumer.consume(BATCH - 1, 0)
+        if first := self._consumer.consume(1, POLL_S):
+            self._sort(first)  # at once: the second call may serve a rebalance, and this one belongs to the old assignment
+            self._sort(self._consumer.consume(BATCH - 1, 0))
         self._assignment.refreshed(self._consumer.consumer_group_metadata())
-        self._sort(messages)
         self._restore_ready()
         for tp in [tp for tp, stash in self._stash.items() if stash]:
             self._release(tp)
@@ -153,8 +168,30 @@ class Source:
             runs.setdefault((message.topic(), message.partition()), []).append(message)
         for tp, run in runs.items():
             if tp in self._stash:
+                self._look_for_holes(tp, run)
                 self._stash[tp].extend(run)
                 self._release(tp)
+
+    def _look_for_holes(self, tp: _TP, run: list[Any]) -> None:
+        """A jump over more than a transaction's marker: aborted records, or such as retention deleted before they were read."""
+        expected = self._reached.get(tp)
+        for message in run:
+            offset = message.offset()
+            if expected is not None and offset - expected > 1:
+                self._restorer.submit(self._tell_lost, tp, expected, offset)
+            expected = offset + (message.error() is None)
+        self._reached[tp] = expected
+
+    def _tell_lost(self, tp: _TP, expected: int, found: int) -> None:
+        """On the restorer's thread: the log's start says whether reading jumped because records are gone."""
+        try:
+            start = self._committed.read([tp])[tp].start
+        except HeadraceError as error:
+            self._tell("committed_unreadable", {"group": self._group, "error": str(error)})
+            return
+        if (lost := min(start, found) - expected) > 0:
+            fields = {"partition": f"{tp[0]}/{tp[1]}", "reason": "deleted by retention before they were read"}
+            self._tell("records_lost", {**fields, "records": lost})
 
     def _release(self, tp: _TP) -> None:
         """Dispatch what waits of a partition, as far as its map is known and its window has room."""
@@ -165,7 +202,7 @@ class Source:
         records = self._assignment.with_tracker(tp, lambda tracker: _take(tracker, tp, stash, epoch))
         if records:
             self._flow.take(len(records), sum(len(r.value or b"") + len(r.key or b"") for r in records))
-            self._deliver(records)
+            self._downstream.deliver(records)
 
     def _restore_ready(self) -> None:
         while self._restored:
@@ -180,9 +217,9 @@ class Source:
         if frontier > standing.end:  # the topic was made anew, or truncated: the reader starts over, so do we
             self._tell("records_lost", {"partition": f"{tp[0]}/{tp[1]}", "reason": "committed beyond the log's end", "records": 0})
             frontier, restored = standing.start, None
-        elif 0 <= frontier < standing.start:
+        elif standing.lost:
             fields = {"partition": f"{tp[0]}/{tp[1]}", "reason": "deleted by retention before they were settled"}
-            self._tell("records_lost", {**fields, "records": standing.start - frontier})
+            self._tell("records_lost", {**fields, "records": standing.lost})
         if frontier < 0:
             frontier, restored = standing.start, None
         tracker = Tracker(frontier, restored, window=self._settings.limits.window)
@@ -212,7 +249,12 @@ class Source:
         self._paused -= set(tps)
         self._tell("assigned", {"group": self._group, "partitions": sorted(f"{t}/{p}" for t, p in tps)})
         if epochs:
-            self._restorer.submit(self._restore, epochs)
+            self._restorer.submit(self._restore, epochs).add_done_callback(self._restorer_done)
+
+    def _restorer_done(self, future: Future[None]) -> None:
+        """A partition that cannot be restored is never dispatched: the process must not go on as if it were."""
+        if not future.cancelled() and (error := future.exception()) is not None:
+            self.failure = error
 
     def _restore(self, epochs: dict[_TP, int]) -> None:
         """On the restorer's thread: read where the partitions stand, for as long as they are ours."""
@@ -234,7 +276,8 @@ class Source:
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         tps = [(p.topic, p.partition) for p in partitions]
         self._assignment.leaving(tps, self._fresh(consumer))
-        drained = self._drain(tps, self._settings.kafka.max_poll_interval_ms / 1000 * REVOKE_SHARE)
+        self._downstream.ownership_changed()
+        drained = self._downstream.drain(self._settings.kafka.max_poll_interval_ms / 1000 * REVOKE_SHARE)
         self._forget(tps, self._fresh(consumer))
         self._tell("revoked", {"group": self._group, "partitions": sorted(f"{t}/{p}" for t, p in tps), "drained": drained})
 
@@ -245,8 +288,10 @@ class Source:
 
     def _forget(self, tps: list[_TP], metadata: Any) -> None:
         self._assignment.gone(tps, metadata)
+        self._downstream.ownership_changed()
         for tp in tps:
             self._stash.pop(tp, None)
+            self._reached.pop(tp, None)
             self._paused.discard(tp)
 
     def _fresh(self, consumer: Consumer) -> Any:
@@ -257,13 +302,13 @@ class Source:
             return self._assignment.snapshot.metadata
 
     def _trouble(self, error: KafkaError) -> None:
-        if falls_back(self._settings, self.protocol, error.code()):
+        if falls_back(self._settings, self.protocol, error.code(), error.str()):
             self.protocol = "classic"
             self._consumer.close()
             self._consumer = self._open()
             return
         self._tell("source_error", {"group": self._group, "error": error.str()})
-        if error.fatal():
+        if error.fatal() or error.code() == KafkaError._FATAL:  # a fatal error that comes as a message does not say so itself
             raise KafkaUnavailable(f"the consumer of group {self._group} failed for good: {error.str()}; start the worker again")
 
 

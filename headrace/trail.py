@@ -138,15 +138,18 @@ def _attempts(text: str | None) -> tuple[Attempt, ...]:
         return ()
     try:
         rows: Any = orjson.loads(text)
-        return tuple(
-            Attempt(_class_name(row.get("class")), _latency(row), str(row.get("provider", ""))[:64]) for row in rows[-LAST_ATTEMPTS:]
-        )
+        return tuple(Attempt(_class_name(row.get("class")), _latency(row), _provider(row)) for row in rows[-LAST_ATTEMPTS:])
     except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError, ValueError):
         return ()
 
 
 def _latency(row: dict[str, Any]) -> int:
     return min(max(int(row.get("latency_ms", 0)), 0), TIME_MAX_MS)
+
+
+def _provider(row: dict[str, Any]) -> str:
+    name = row.get("provider")
+    return name[:64] if isinstance(name, str) else ""  # str() of lists a thousand deep would raise RecursionError
 
 
 def _class_name(value: object) -> str | None:

@@ -70,11 +70,14 @@ class Ended:
 class Transactions:
     """Used by one thread. `frozen_within(s)` says whether this process stood still lately: then being fenced proves no rival."""
 
-    def __init__(self, config: dict[str, Any], *, tell: Tell, frozen_within: Callable[[float], bool], stopping: threading.Event) -> None:
+    def __init__(
+        self, config: dict[str, Any], *, tell: Tell, frozen_within: Callable[[float], bool], stopping: threading.Event, named: bool = True
+    ) -> None:
         self._config = config
         self._tell = tell
         self._frozen_within = frozen_within
         self._stopping = stopping
+        self._named = named
         self._producer: Producer | None = None
         self._fenced_at = float("-inf")
         self._refused: dict[int, Refusal] = {}
@@ -212,7 +215,7 @@ class Transactions:
         now = time.monotonic()
         again = now - self._fenced_at < FENCED_AGAIN_S
         self._fenced_at = now
-        if again and not self._frozen_within(FENCED_AGAIN_S):
+        if again and self._named and not self._frozen_within(FENCED_AGAIN_S):
             self.close()
             raise Refused(f"another process runs as {self.id}; give each process its own HEADRACE_INSTANCE, or leave it unset")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from headrace.envelope import Job
@@ -20,7 +20,7 @@ class Waiting(Protocol):
 
     def next_due_ms(self) -> int | None: ...
 
-    def drop(self) -> list[Job]: ...
+    def drop(self, unwanted: Callable[[Job], bool]) -> list[Job]: ...
 
     def __len__(self) -> int: ...
 
@@ -47,10 +47,11 @@ class InOrder:
         """None: what is here is due."""
         return None
 
-    def drop(self) -> list[Job]:
-        """Everything, because the lane stops."""
-        jobs, self._jobs = list(self._jobs), deque()
-        return jobs
+    def drop(self, unwanted: Callable[[Job], bool]) -> list[Job]:
+        """Forget what is `unwanted`; gives it back."""
+        dropped = [job for job in self._jobs if unwanted(job)]
+        self._jobs = deque(job for job in self._jobs if not unwanted(job))
+        return dropped
 
 
 class ByDueTime:
@@ -87,6 +88,6 @@ class ByDueTime:
         """When the next job is due."""
         return self._heap.next_due_ms()
 
-    def drop(self) -> list[Job]:
-        """Everything, because the lane stops."""
-        return self._heap.pop_due(1 << 62, len(self._heap))
+    def drop(self, unwanted: Callable[[Job], bool]) -> list[Job]:
+        """Forget what is `unwanted`; gives it back."""
+        return self._heap.drop(unwanted)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import getpass
-from typing import Annotated
+import heapq
+from typing import Annotated, NamedTuple
 
 import orjson
-import structlog
 import typer
 
 from headrace.cli import dlq_options as options
 from headrace.cli.dlq_replay import replay_letters
+from headrace.cli.dlq_show import show_letter
 from headrace.dlq.console import iso
-from headrace.dlq.display import as_json, line, page, table
+from headrace.dlq.display import NARROW, WIDE, as_json, cells, moment, table
 from headrace.dlq.filters import Filters
 from headrace.dlq.letter import Letter
 from headrace.dlq.stats import Group, group
 from headrace.envelope import Position
 from headrace.errors import Exit
-from headrace.instrument import log
 from headrace.loading import load
 
 app = typer.Typer(help="Dead letters: count, list, show and replay them.", no_args_is_help=True, pretty_exceptions_show_locals=False)
+app.command("show")(show_letter)
 app.command("replay")(replay_letters)
 
 
@@ -35,15 +35,16 @@ def stats(
     """Count dead letters by class, provider and model. Exits 3 if there is none."""
     groups = group(found for found in options.letters(load(), filters) if filters.match(found))
     if not groups:
-        _nothing()
+        _nothing(filters)
     if as_ndjson:
         for cause in groups:
             _print_json(_group_json(cause))
         return
-    rows = [(g.error_class, g.provider, g.model, f"{g.count:,}", iso(g.first_ms), iso(g.last_ms)) for g in groups]
-    for row in table(("CLASS", "PROVIDER", "MODEL", "COUNT", "FIRST", "LAST"), rows):
+    rows = [(g.error_class, g.provider, g.model, f"{g.count:,}", moment(g.first_ms)[:16], moment(g.last_ms)[:16]) for g in groups]
+    for row in table(("CLASS", "PROVIDER", "MODEL", "COUNT", "FIRST (UTC)", "LAST (UTC)"), rows):
         typer.echo(row)
-    typer.echo(f"{sum(g.count for g in groups):,} dead letters", err=True)
+    total = sum(g.count for g in groups)
+    typer.echo(f"{total:,} dead letter{'' if total == 1 else 's'}", err=True)
 
 
 @app.command("list")
@@ -51,69 +52,37 @@ def stats(
 def list_letters(
     filters: Filters,
     *,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the newest so many.")] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Also the provider's code, provider and model.")] = False,
     as_ndjson: options.Json = False,
 ) -> None:
-    """List dead letters, one line each, without their requests. Exits 3 if there is none."""
-    shown = 0
-    for found in options.letters(load(), filters):
-        if not filters.match(found):
-            continue
-        if as_ndjson:
-            _print_json(as_json(found))
-        else:
-            typer.echo(line(found))
-        shown += 1
-        if shown == limit:
-            break
-    if not shown:
-        _nothing()
+    """List dead letters by time of death, without their requests. Exits 3 if there is none.
 
-
-@app.command()
-def show(
-    which: Annotated[
-        str, typer.Argument(metavar="POSITION|REQUEST_ID", help="topic/partition/offset as `list` prints it, or a request id.")
-    ],
-    *,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Show key, value and the producer's headers too. This is logged.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="With --reveal: all of the value, not only its first 64 KiB.")] = False,
-    as_ndjson: options.Json = False,
-) -> None:
-    """Show one dead letter in full; of several with the same request id the newest. Exits 3 if there is none."""
-    filters = _meant(which)
-    newest: Letter | None = None
-    count = 0
-    for found in options.letters(load(), filters):
-        if filters.match(found):
-            count += 1
-            if newest is None or (found.trail.hop, found.dead_at_ms) >= (newest.trail.hop, newest.dead_at_ms):
-                newest = found
-            if filters.position is not None:
-                break
-    if newest is None:
-        _nothing()
-        return
-    if count > 1:
-        typer.echo(
-            f"{count} dead letters have this id; this is the newest. `headrace dlq list --id {newest.request_id}` lists all.", err=True
-        )
-    if reveal:
-        if not structlog.is_configured():
-            log.configure()
-        structlog.get_logger("headrace.dlq").warning("dead_letter_revealed", position=str(newest.position), user=_user())
+    A letter stays until the topic's retention removes it, also after a replay of it that succeeded.
+    """
+    found = (_Listed.of(letter, wide=wide, as_ndjson=as_ndjson) for letter in options.letters(load(), filters) if filters.match(letter))
+    listed = sorted(found) if limit is None else sorted(heapq.nlargest(limit, found))
+    if not listed:
+        _nothing(filters)
     if as_ndjson:
-        _print_json(as_json(newest, reveal=reveal))
+        for one in listed:
+            typer.echo(one.shown[0])
         return
-    for shown in page(newest, reveal=reveal, full=full):
-        typer.echo(shown)
+    for row in table(WIDE if wide else NARROW, [one.shown for one in listed]):
+        typer.echo(row)
 
 
-def _meant(which: str) -> Filters:
-    try:
-        return Filters(position=Position.parse(which))
-    except ValueError:
-        return Filters(request_id=which)
+class _Listed(NamedTuple):
+    """What is kept of a letter until all are read and sorted: not its value, which may be large."""
+
+    dead_at_ms: int
+    position: Position
+    shown: tuple[str, ...]
+
+    @classmethod
+    def of(cls, letter: Letter, *, wide: bool, as_ndjson: bool) -> _Listed:
+        shown = (orjson.dumps(as_json(letter)).decode(),) if as_ndjson else cells(letter, wide=wide)
+        return cls(letter.dead_at_ms, letter.position, shown)
 
 
 def _group_json(cause: Group) -> dict[str, object]:
@@ -131,13 +100,6 @@ def _print_json(fields: dict[str, object]) -> None:
     typer.echo(orjson.dumps(fields))
 
 
-def _nothing() -> None:
-    typer.echo("no dead letter matches", err=True)
+def _nothing(filters: Filters) -> None:
+    typer.echo("there are no dead letters" if filters == Filters() else "no dead letter matches", err=True)
     raise typer.Exit(Exit.NOTHING)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "unknown"

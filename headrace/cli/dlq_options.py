@@ -16,6 +16,7 @@ from headrace.dlq.letter import Letter, read_letter
 from headrace.dlq.progress import Progress
 from headrace.envelope import Position
 from headrace.log import scan
+from headrace.topics import Topics
 
 # Records are stamped as they are appended, a moment after the death they tell of.
 SKEW_MS = 600_000
@@ -88,7 +89,11 @@ def position(text: str, option: str) -> Position:
 
 
 def letters(settings: Settings, filters: Filters) -> Iterator[Letter]:
-    """All dead letters that can matter to these filters, matching or not, with progress on stderr. Raises KafkaUnavailable."""
+    """All dead letters that can matter to these filters, matching or not, with progress on stderr.
+
+    Raises KafkaUnavailable, and ConfigError where the dead-letter topic does not exist.
+    """
+    Topics(settings).existing([settings.topics.dlq])
     since_ms = None if filters.since_ms is None else filters.since_ms - SKEW_MS
     partitions = None if filters.position is None else frozenset({filters.position.partition})
     records = scan(settings, settings.topics.dlq, since_ms=since_ms, partitions=partitions)

@@ -24,7 +24,7 @@ from headrace.dlq.letter import read_letter
 from headrace.dlq.progress import Progress
 from headrace.dlq.replay import RecordsRefused, Replay, Report, Terms, new_replay_id
 from headrace.dlq.selection import Entry, Rules, Selection, select
-from headrace.errors import ConfigError, Exit, HeadraceError
+from headrace.errors import Exit, HeadraceError
 from headrace.loading import load
 from headrace.log import scan
 from headrace.outcome import Output
@@ -122,10 +122,7 @@ def _execute(run: _Run, selection: Selection) -> Exit:
 async def _register(run: _Run) -> None:
     """Before the first record: main takes origin and hop only beside a registered replay id."""
     main = run.settings.topics.main
-    shape = Topics(run.settings).shapes([main]).get(main)
-    if shape is None:
-        raise ConfigError([f"{main}: the topic does not exist; run `headrace topics apply --execute`"])
-    retention_ms = shape.number("retention.ms")
+    retention_ms = Topics(run.settings).existing([main])[main].number("retention.ms")
     ttl_ms = FOREVER_MS if retention_ms is None or retention_ms < 0 else retention_ms
     store = Store(run.settings.redis.url.get_secret_value(), run.settings.namespace)
     try:

@@ -69,16 +69,12 @@ def _exit(found: Survey, *, refused: bool, failed: int, interrupted: bool) -> Ex
 
 def _limit(settings: Settings, *, check: bool) -> int:
     """The largest record the main topic takes, in bytes: the broker's word, or without one that of topics.yaml."""
-    from headrace.errors import KafkaUnavailable
     from headrace.topics import Topics, wanted
 
     name = settings.topics.main
     if check:
         return wanted(settings)["main"].number("max.message.bytes") or 1_048_588
-    shape = Topics(settings).shapes([name]).get(name)
-    if shape is None:
-        raise KafkaUnavailable(f"{name}: there is no such topic at {settings.kafka.bootstrap}; run `headrace topics apply --execute`")
-    return shape.number("max.message.bytes") or 1_048_588
+    return Topics(settings).existing([name])[name].number("max.message.bytes") or 1_048_588
 
 
 def _buffered() -> BinaryIO:

@@ -29,12 +29,17 @@ def worker(
     graceful stop, 2 where the configuration or the topics cannot work, 5 where another process has the same
     HEADRACE_INSTANCE, 1 for anything else.
     """
-    from headrace.instrument.log import configure
-    from headrace.loading import load
+    from headrace.instrument.log import LogHook, configure
+    from headrace.loading import load_all
     from headrace.process import run
 
     configure(json=json, level=log_level)
-    settings = load()
+    loaded, say = load_all(), LogHook()
+    settings = loaded.settings
+    for provider in loaded.providers:
+        say("provider", provider.fields())
+    for note in loaded.notes:
+        say("not_used", {"note": note})
     if handler is not None:
         settings = settings.model_copy(update={"handler": handler})
     raise typer.Exit(run(settings, [lane.value for lane in lanes]))

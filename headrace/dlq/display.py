@@ -12,6 +12,9 @@ from headrace.dlq.letter import Letter
 from headrace.envelope import Header
 
 SHOWN_BYTES = 64 << 10
+NARROW = ("DIED (UTC)", "POSITION", "CLASS", "CALLS", "REQUEST ID")  # fits 80 columns with the default topic names
+WIDE = (*NARROW[:-1], "CODE", "PROVIDER", "MODEL", NARROW[-1])
+_CELL = 256
 
 # Control characters, lone surrogates, and what turns the direction of text or hides it.
 _UNSAFE = re.compile(
@@ -35,10 +38,16 @@ def safe_bytes(data: bytes | None, limit: int = SHOWN_BYTES) -> str:
     return text if left <= 0 else f"{text}\n… {left:,} more bytes (--full shows all)"
 
 
-def line(letter: Letter) -> str:
-    """One line of `list`."""
-    cells = (letter.error_class, letter.code or "-", f"attempts={letter.trail.retry_count}", letter.provider or "-", letter.model or "-")
-    return f"{_when(letter.dead_at_ms)}  {safe(str(letter.position))}  {'  '.join(safe(cell, 64) for cell in cells)}  {letter.request_id or '-'}"
+def cells(letter: Letter, *, wide: bool = False) -> tuple[str, ...]:
+    """A row of `list`, under NARROW or WIDE."""
+    more = (letter.code or "-", letter.provider or "-", letter.model or "-") if wide else ()
+    calls = str(letter.trail.retry_count)
+    return (moment(letter.dead_at_ms), str(letter.position), letter.error_class, calls, *more, letter.request_id or "-")
+
+
+def moment(epoch_ms: int) -> str:
+    """A time for a column, in UTC and to the second."""
+    return iso(epoch_ms)[:19].replace("T", " ")
 
 
 def as_json(letter: Letter, *, reveal: bool = False) -> dict[str, object]:
@@ -93,9 +102,9 @@ def page(letter: Letter, *, reveal: bool = False, full: bool = False) -> Iterato
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Aligned columns, as wide as they need; cells are made safe."""
-    cells = [list(head), *([safe(cell, 96) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    for row in cells:
+    lines = [list(head), *([safe(cell, _CELL) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(head))]
+    for row in lines:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 

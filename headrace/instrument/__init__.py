@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,4 +30,5 @@ def tell_all(*hooks: Hook) -> Tell:
 def _report(hooks: tuple[Hook, ...], failed: Hook, error: Exception) -> None:
     for hook in hooks:
         if hook is not failed:
-            hook("hook_failed", {"hook": getattr(failed, "__qualname__", type(failed).__name__), "error": type(error).__name__})
+            with contextlib.suppress(Exception):  # two broken hooks must not stop a lane either; there is nobody left to tell
+                hook("hook_failed", {"hook": getattr(failed, "__qualname__", type(failed).__name__), "error": type(error).__name__})

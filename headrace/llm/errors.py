@@ -101,7 +101,10 @@ def classify_exception(error: Exception) -> Failure:
 
 def describe(error: Exception) -> str:
     """An exception's type and text, masked."""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  an exception whose own text fails; its type is told
+        text = ""
     return mask(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 

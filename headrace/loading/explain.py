@@ -48,7 +48,7 @@ def consistency(settings: Settings) -> Iterator[tuple[FieldPath, str]]:
     """What the single fields cannot know, as (path, fault with its remedy)."""
     yield from _addresses(settings)
     for name in sorted(RESERVED & settings.kafka.config.keys()):
-        yield ("kafka", "config"), f"kafka.config: {name} is Headrace's own to set; remove it"
+        yield ("kafka", "config", name), f"kafka.config.{name}: is Headrace's own to set; remove it"
     names = [provider.name for provider in settings.providers]
     for index, provider in enumerate(settings.providers):
         url = urlsplit(provider.base_url)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,20 @@ from headrace.document import Document, FieldPath, read
 from headrace.errors import ConfigError
 from headrace.loading.environment import FROM_ENV, UNDERSTOOD, Environment
 from headrace.loading.explain import consistency, explain
+from headrace.loading.origin import ProviderOrigin, origin
 from headrace.topics import file as topicfile
+from headrace.topics.client_check import config_faults
 
 FILE = "headrace.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings, where each provider's address and key came from, and notes: what was set and is not used, one line each."""
+
+    settings: Settings
+    providers: tuple[ProviderOrigin, ...]
+    notes: tuple[str, ...]
 
 
 def load(env: Mapping[str, str] | None = None, path: Path | None = None) -> Settings:
@@ -27,17 +39,28 @@ def load(env: Mapping[str, str] | None = None, path: Path | None = None) -> Sett
 
     Topic names come from `topics.yaml` (`topicfile.find` says which). Raises ConfigError with one line per fault.
     """
-    environment = Environment(os.environ if env is None else env)
-    return _Load(environment, path).settings()
+    return load_all(env, path).settings
+
+
+def load_all(env: Mapping[str, str] | None = None, path: Path | None = None) -> Loaded:
+    """As `load`, with what an operator should be told of it."""
+    loading = _Load(Environment(os.environ if env is None else env), path)
+    settings = loading.settings()
+    providers = tuple(
+        origin(provider, loading.origin_of(index, "base_url"), loading.origin_of(index, "api_key"))
+        for index, provider in enumerate(settings.providers)
+    )
+    return Loaded(settings, providers, tuple(loading.notes))
 
 
 class _Load:
-    """One load: what was found, where each value came from, and the faults so far."""
+    """One load: what was found, where each value came from, the faults so far, and notes on what is not used."""
 
     def __init__(self, environment: Environment, path: Path | None) -> None:
         self.env = environment
         self.path = path
         self.faults: list[str] = []
+        self.notes: list[str] = []
         self.sources: dict[FieldPath, str] = {}
         self.document = Document(FILE)
 
@@ -49,9 +72,19 @@ class _Load:
         self.faults += self.env.faults
         settings = self._validated(data)
         self.faults += [f"{self.place(at)}: {text}" for at, text in consistency(settings)]
+        self.faults += [self._kafka_fault(name, reason) for name, reason in config_faults(settings)]
         if self.faults:
             raise ConfigError(list(dict.fromkeys(self.faults)))
         return settings
+
+    def _kafka_fault(self, name: str | None, reason: str) -> str:
+        at = ("kafka", "config") if name is None else ("kafka", "config", name)
+        return f"{self.place(at)}: {'.'.join(at)}: {reason}; correct it, or remove it"
+
+    def origin_of(self, index: int, field: str) -> str | None:
+        """Where this field of a provider came from; None where it is the default."""
+        at = ("providers", index, field)
+        return self.sources.get(at) or (self.document.place(at) if at in self.document.lines else None)
 
     def _validated(self, data: dict[str, Any]) -> Settings:
         """The settings; with faults, those of what is left without the faulty fields, so that `consistency` can judge the rest."""
@@ -97,10 +130,13 @@ class _Load:
             target = _section(data, at[:-1])
             if target is None:
                 continue  # the file's section is no mapping: the model names that fault
+            if isinstance(parsed, dict):
+                self.sources |= {(*at, key): name for key in parsed}
             if isinstance(parsed, dict) and isinstance(target.get(at[-1]), dict):
-                parsed = {**target[at[-1]], **parsed}
-            target[at[-1]] = parsed
-            self.sources[at] = name
+                target[at[-1]] = {**target[at[-1]], **parsed}
+            else:
+                target[at[-1]] = parsed
+                self.sources[at] = name
         self.faults += self.env.unknown(UNDERSTOOD)
 
     def _providers(self, data: dict[str, Any]) -> None:
@@ -131,19 +167,22 @@ class _Load:
                     f"{self.place(at)}: providers.{index}: two keys are given; keep one of api_key, api_key_env, api_key_file"
                 )
             provider["api_key"] = value or None
+            self.sources["providers", index, "api_key"] = source if field == "api_key_env" else self.place(at)
 
     def _openai(self, providers: list[dict[str, Any]]) -> None:
-        """OPENAI_* are for the provider named `openai`, else for the only one: a key must not go to another's server."""
-        index = next((i for i, p in enumerate(providers) if p.get("name", "openai") == "openai"), 0 if len(providers) == 1 else None)
-        key, url = self.env.take("OPENAI_API_KEY"), self.env.take("OPENAI_BASE_URL")
-        if index is None:
-            if url:
-                self.faults.append("OPENAI_BASE_URL: is set, but none of the providers is named openai; name one so, or unset it")
-            return
-        for field, name, value in (("api_key", "OPENAI_API_KEY", key), ("base_url", "OPENAI_BASE_URL", url)):
-            if value:
-                providers[index][field] = value
-                self.sources["providers", index, field] = name
+        """OPENAI_* are for the provider named `openai` alone, which is also the one there is where none is listed.
+
+        Another's address must not be changed by a variable that was meant for OpenAI, nor OpenAI's key be sent there.
+        """
+        index = next((i for i, p in enumerate(providers) if p.get("name", "openai") == "openai"), None)
+        for field, name in (("api_key", "OPENAI_API_KEY"), ("base_url", "OPENAI_BASE_URL")):
+            if not (value := self.env.take(name)):
+                continue
+            if index is None:
+                self.notes.append(f"{name} is not used: it is for the provider named openai, and none of those listed is")
+                continue
+            providers[index][field] = value
+            self.sources["providers", index, field] = name
 
     def _topics(self, data: dict[str, Any]) -> None:
         if "topics" in data:
@@ -189,7 +228,11 @@ def _section(data: dict[str, Any], at: tuple[str, ...]) -> dict[str, Any] | None
 def missing_keys(settings: Settings) -> list[str]:
     """Providers that cannot be called for want of a key, one line each: for the workers, which call them."""
     return [
-        f"providers.{index} ({provider.name}): has no key for {provider.base_url}; set OPENAI_API_KEY, or api_key_env in {FILE}"
+        f"providers.{index} ({provider.name}): has no key for {provider.base_url}; set {_key_place(provider.name)} in {FILE}"
         for index, provider in enumerate(settings.providers)
         if provider.api_key is None and "api.openai.com" in provider.base_url and not provider.headers
     ]
+
+
+def _key_place(name: str) -> str:
+    return "OPENAI_API_KEY, or api_key_env" if name == "openai" else "api_key_env"

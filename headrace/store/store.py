@@ -165,6 +165,9 @@ class Store:
 
     async def probe(self) -> None:
         """Raise StoreUnavailable unless Redis takes writes: one that is full, or a replica, still tells the time."""
+        if not self._epoch:  # it was away when the worker started
+            await self.open()
+            await self.check_server()
         await self._send(lambda c: c.set(self._prefix + "probe", b"1", px=1_000))
 
     async def _flags(

@@ -1,6 +1,6 @@
-"""The broker's topics: reading them, bringing them to what `topics.yaml` wants, and judging them before a worker starts.
+"""The broker's topics: reading them, and bringing them to what `topics.yaml` wants.
 
-What is wanted is `topicfile`'s work, what differs `drift`'s. No call here waits for ever.
+What is wanted is `file`'s work, what differs `drift`'s, what a worker needs of them `facts`'. No call here waits for ever.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -17,32 +17,20 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from headrace.client_config import base_config
 from headrace.config import Settings
-from headrace.errors import KafkaUnavailable
+from headrace.errors import ConfigError, KafkaUnavailable
 from headrace.topics import file as topicfile
 from headrace.topics.drift import Change, Cluster, diff, fit
 from headrace.topics.file import Role, Shape
 
 TIMEOUT_S = 5.0
 SEEN_POLL_S = 0.05
-REMEDY = "run `headrace topics diff`, then `headrace topics apply --execute`"
+DOWN_REPORTS = 2  # the client says it at once and again every 2 s: a broker that is just restarting gets those
+MISSING_REMEDY = "run `headrace topics apply --execute`"
+_LOOK_S = 0.05
 _T = TypeVar("_T")
 _quiet = logging.getLogger("headrace.kafka.topics")
 _quiet.propagate = False
 _quiet.addHandler(logging.NullHandler())
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """What the engine needs to know of its topics, by topic name. Retention -1: for ever.
-
-    `faults` are reasons not to start, each with its remedy; `notes` are differences from `topics.yaml` that break no promise.
-    """
-
-    max_message_bytes: Mapping[str, int]
-    partitions: Mapping[str, int]
-    retention_ms: Mapping[str, int]
-    faults: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +50,7 @@ class Topics:
         self._timeout_s = timeout_s
         self._client: AdminClient | None = None
         self._last_error: str | None = None
+        self._down_reports = 0
 
     def cluster(self, names: Iterable[str]) -> Cluster:
         """The brokers that are up, and those of these topics that exist."""
@@ -78,6 +67,14 @@ class Topics:
                 replication = min((len(p.replicas) for p in described.partitions), default=1)
                 found[name] = Shape(name, len(described.partitions), replication)
         return self._with_configs(found)
+
+    def existing(self, names: Iterable[str]) -> dict[str, Shape]:
+        """These topics. Raises ConfigError, one line with the remedy, where one does not exist."""
+        wanted = list(dict.fromkeys(names))
+        found = self.shapes(wanted)
+        if missing := [name for name in wanted if name not in found]:
+            raise ConfigError([missing_line(missing, self._kafka.bootstrap)])
+        return found
 
     def apply(self, changes: Iterable[Change], wanted: Mapping[Role, Shape]) -> list[Applied]:
         """Carries out the changes that are not refused, and says what became of each."""
@@ -156,7 +153,7 @@ class Topics:
 
     def _result(self, future: Future[_T], what: str) -> _T:
         try:
-            return future.result(self._timeout_s + 2)
+            return self._awaited(future)
         except KafkaException as error:
             code: KafkaError = error.args[0]
             if code.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -165,6 +162,14 @@ class Topics:
             raise self._kafka.unavailable(f"{what}: {self._reason() or code.str()}{denied}") from None
         except TimeoutError:
             raise self._kafka.unavailable(f"{what}: {self._reason() or 'no answer in time'}") from None
+
+    def _awaited(self, future: Future[_T]) -> _T:
+        """The future's result. Raises TimeoutError, and early where the client has reported twice that all brokers are down."""
+        until = time.monotonic() + self._timeout_s + 2
+        while not future.done() and time.monotonic() < until and self._down_reports < DOWN_REPORTS:
+            self._admin().poll(0)
+            wait((future,), _LOOK_S)
+        return future.result(0)
 
     def _admin(self) -> AdminClient:
         if self._client is None:
@@ -177,7 +182,10 @@ class Topics:
         return self._last_error
 
     def _remember(self, error: KafkaError) -> None:
-        self._last_error = error.str()
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  a documented name
+            self._down_reports += 1
+        else:
+            self._last_error = error.str()
 
 
 class _Missing(KafkaUnavailable):
@@ -194,6 +202,11 @@ def admin_client(settings: Settings, on_error: Callable[[KafkaError], None]) -> 
         ) from None
 
 
+def missing_line(names: Iterable[str], bootstrap: str) -> str:
+    """What every command says of topics that are not there: one line, with the remedy."""
+    return f"no topic {', '.join(names)} at {bootstrap}; {MISSING_REMEDY}"
+
+
 def wanted(settings: Settings) -> dict[Role, Shape]:
     """The topics the file wants, under the settings' names. Raises ConfigError."""
     return topicfile.load(settings.topics_file, settings.topics)
@@ -205,20 +218,3 @@ def compare(settings: Settings, topics: Topics, *, replicas: int | None = None) 
     cluster = topics.cluster(shape.name for shape in file.values())
     fitted = fit(file, cluster.brokers, replicas)
     return diff(cluster, fitted), fitted, cluster
-
-
-def check(settings: Settings, *, timeout_s: float = TIMEOUT_S) -> TopicFacts:
-    """The facts of the lanes' topics, with every fault that must stop a worker before it starts. Raises KafkaUnavailable, ConfigError."""
-    changes, fitted, cluster = compare(settings, Topics(settings, timeout_s=timeout_s))
-    found = cluster.topics
-    missing = [
-        f"{shape.name}: there is no such topic at {settings.kafka.bootstrap}" for shape in fitted.values() if shape.name not in found
-    ]
-    faults = missing or topicfile.broken_rules({role: found[shape.name] for role, shape in fitted.items()}, settings.limits.longest_delay_s)
-    return TopicFacts(
-        max_message_bytes={name: shape.number("max.message.bytes") or 0 for name, shape in found.items()},
-        partitions={name: shape.partitions for name, shape in found.items()},
-        retention_ms={name: shape.number("retention.ms") or 0 for name, shape in found.items()},
-        faults=tuple(f"{fault}; {REMEDY}" for fault in faults),
-        notes=tuple(f"{c.topic}: {c.field} is {c.before}, and topics.yaml wants {c.after}" for c in changes if c.before is not None),
-    )

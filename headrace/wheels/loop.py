@@ -95,12 +95,13 @@ class Wheels:
         """Until stopped, or until the broker turns out to have classic groups only."""
         config = consumer_config(self._settings, "wheels", self._group, protocol=self._protocol, queue_kbytes=2_048)
         consumer = Consumer(config | {"fetch.message.max.bytes": 512 << 10, "error_cb": lambda error: self._complain(error.name())})
+        self._tell("group_protocol", {"group": self._group, "protocol": self._protocol})
         try:
             consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone)
             while not self._stopping.is_set():
                 self._turn(consumer)
         except KafkaException as failure:
-            if not falls_back(self._settings, self._protocol, failure.args[0].code()):
+            if not falls_back(self._settings, self._protocol, failure.args[0].code(), failure.args[0].str()):
                 raise
             self._protocol = "classic"
         finally:
@@ -131,7 +132,7 @@ class Wheels:
                     self._hold((partition, offset), message)
                 else:
                     self._lines.owned[partition].ended(offset)
-            elif error.fatal() or error.code() == KafkaError._UNSUPPORTED_FEATURE:
+            elif error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._UNSUPPORTED_FEATURE):
                 raise KafkaException(error)
             else:
                 self._complain(error.name())

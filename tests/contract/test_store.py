@@ -196,7 +196,7 @@ async def test_large_answers_are_handed_over_in_several_calls(bench: Bench) -> N
     batch = [(a_claim(f"id{i}", i), bytes([i]) * 3_000_000) for i in range(4)]
     await bench.store.claim([claim for claim, _ in batch])
     assert await bench.store.hand_over(batch) == [True] * 4
-    answers = [(await bench.store.claim([replace(claim, token=Token("two", 1))]))[0] for claim, _ in batch]
+    answers = [(await bench.store.claim([claim._replace(token=Token("two", 1))]))[0] for claim, _ in batch]
     assert answers == [Answered(payload) for _, payload in batch]
 
 
@@ -217,9 +217,9 @@ async def test_a_registered_replay_goes_on_from_dead_with_an_edit(bench: Bench) 
     replay = a_claim(offset=20, hop=1, origin=dead.position, fingerprint="edited", replay_id="r1")
     assert await bench.store.claim([replay]) == [UnknownReplay()]
     await bench.store.register_replay("r1", 60_000)
-    assert isinstance((await bench.store.claim([replace(replay, origin=Position("main", 0, 77))]))[0], Conflict)
+    assert isinstance((await bench.store.claim([replay._replace(origin=Position("main", 0, 77))]))[0], Conflict)
     assert await bench.store.claim([replay]) == [Granted(taken_over=True)]
-    assert isinstance((await bench.store.claim([replace(replay, position=Position("main", 0, 21))]))[0], Copy)
+    assert isinstance((await bench.store.claim([replay._replace(position=Position("main", 0, 21))]))[0], Copy)
 
 
 async def test_an_edited_replay_goes_on_where_the_dead_mark_was_lost(bench: Bench) -> None:
@@ -229,7 +229,7 @@ async def test_an_edited_replay_goes_on_where_the_dead_mark_was_lost(bench: Benc
     replay = a_claim(offset=20, hop=1, origin=Position("main", 0, 0), fingerprint="edited", replay_id="r1")
     assert await bench.store.claim([replay]) == [Granted(taken_over=True)]
     await bench.store.mark([(replay, "done")])
-    assert isinstance((await bench.store.claim([replace(replay, hop=2, fingerprint="again")]))[0], Conflict)
+    assert isinstance((await bench.store.claim([replay._replace(hop=2, fingerprint="again")]))[0], Conflict)
 
 
 async def test_an_unknown_replay_in_retry_is_merely_none(bench: Bench) -> None:
@@ -276,7 +276,7 @@ async def test_hostile_origins_and_replay_ids_stay_in_their_field(bench: Bench) 
     claim = a_claim(origin=origin, replay_id="x|{other}:\ud800 y", strict=False, fingerprint="f|1|%")
     assert await bench.store.claim([claim]) == [Granted()]
     assert await bench.store.claim([claim]) == [Granted()]
-    assert await bench.store.claim([replace(claim, position=Position("m", 0, 99), hop=1)]) == [Granted(taken_over=True)]
+    assert await bench.store.claim([claim._replace(position=Position("m", 0, 99), hop=1)]) == [Granted(taken_over=True)]
 
 
 async def test_the_scripts_follow_the_model_step_by_step(real: RedisBench) -> None:
@@ -301,7 +301,7 @@ async def _history(rng: random.Random, seed: int, real: RedisBench, memory: Memo
         )  # fmt: skip
         held = memory.held(name)
         if held is not None and rng.random() < 0.6:
-            claim = replace(claim, position=held.position, origin=held.origin, hop=held.hop, token=held.token, fingerprint=held.fingerprint)
+            claim = claim._replace(position=held.position, origin=held.origin, hop=held.hop, token=held.token, fingerprint=held.fingerprint)
         op = rng.choice(["claim", "claim", "claim", "mark", "hand_over", "renew", "lapse", "void"])
         state = rng.choice(["done", "waiting", "dead", "forget"])
         results: list[Any] = []

@@ -243,4 +243,4 @@ def test_a_waiting_id_goes_on_only_for_its_own_later_hop() -> None:
     assert decide(held, retry, 9, live_ms=LIVE_MS)[0] == Granted(taken_over=True)
     stray = Claim("id", Position("main", 0, 8), Position("main", 0, 8), 0, Token("b", 1), "f")
     assert decide(held, stray, 9, live_ms=LIVE_MS) == (Taken("waiting", 5), None)
-    assert decide(held, replace(retry, hop=0), 9, live_ms=LIVE_MS)[0] == Taken("waiting", 5)
+    assert decide(held, retry._replace(hop=0), 9, live_ms=LIVE_MS)[0] == Taken("waiting", 5)

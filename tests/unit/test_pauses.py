@@ -191,3 +191,15 @@ def test_over_any_history_one_probe_passes(steps: list[tuple[str, int]]) -> None
             lapses = 0
         if step in ("ok", "abandon"):
             shut.succeeded(BIG) if step == "ok" else shut.abandoned(BIG)
+
+
+def test_calls_from_before_the_pause_neither_reopen_nor_free_the_probe() -> None:
+    """An old call that ends while the probe is out proves nothing: the target stays shut, and no second probe goes out."""
+    shut = Pauses(PauseSettings(first_s=30.0), [BIG])
+    shut.shut(BIG, QUOTA, 1_000)
+    assert shut.may_call(BIG, 31_000)
+    shut.succeeded(BIG, 500)
+    shut.abandoned(BIG, 900)
+    assert not shut.may_call(BIG, 31_001)
+    shut.succeeded(BIG, 31_000)
+    assert [shut.may_call(BIG, 31_002) for _ in range(3)] == [True] * 3

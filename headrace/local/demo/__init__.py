@@ -22,7 +22,7 @@ from headrace.trail import own_headers
 
 SETTLE_S = 240.0
 KILL_AT = 0.4
-TABLE_WIDTH = 116
+TABLE_WIDTH = 80  # where there is no terminal to ask
 _TICK_S = 0.25
 _SAY_EVERY_S = 3.0
 
@@ -82,6 +82,7 @@ class _Scenario:
         began = time.monotonic()
         self._stage.send(self._plans)
         first = self._account("What became of each request", self._plans, after_replay=False)
+        self._out.print(tables.LEGEND, style="dim")
         self._out.print(tables.lateness(self._lateness()))
         self._out.print(
             f"{len(self._plans)} requests in {time.monotonic() - began:.1f} s, {self._stage.killed} worker(s) killed on the way\n"
@@ -101,7 +102,8 @@ class _Scenario:
         extra = sum(max(0, found[p.key].calls - p.calls) for p in plans)
         if wrong or unknown:
             self._out.print(f"[bold red]not accounted for: {dict(wrong)}; never sent, but found: {unknown[:5]}[/]")
-        self._out.print(f"model calls beyond the script: {extra}")
+        good = len(plans) - wrong.total()
+        self._out.print(f"{good} of {len(plans)} ended as foretold; model calls beyond the script: {extra}\n")
         too_many = extra > 0 and not self._stage.killed
         return not wrong and not unknown and not too_many
 

@@ -1,0 +1,87 @@
+"""What the lanes of one process share, checked and opened in order, and closed again however the process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from headrace import topics
+from headrace.claims import Lifetimes
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.dlq.alerts import build_alerts
+from headrace.errors import ConfigError, StoreUnavailable
+from headrace.handler import load_handler
+from headrace.instrument import Tell
+from headrace.lane import Shared
+from headrace.llm import Llm
+from headrace.loading import missing_keys
+from headrace.pauses import Pauses
+from headrace.store import Store
+
+ALERTS_S = 5.0
+
+
+@asynccontextmanager
+async def built(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> AsyncIterator[Shared]:
+    """config → checks → build. Raises ConfigError, with every fault of one kind, before anything is read."""
+    calls = tuple(lanes) != ("dlq",)
+    handler = load_handler(settings.handler)
+    if calls and (keyless := missing_keys(settings)):
+        raise ConfigError(keyless)
+    facts = await asyncio.to_thread(topics.check, settings)
+    if facts.faults:
+        raise ConfigError(list(facts.faults))
+    for note in facts.notes:
+        tell("topics_differ", {"note": note})
+    async with AsyncExitStack() as opened:
+        clock = Clock()
+        store = Store(settings.redis.url.get_secret_value(), settings.namespace, lifetimes=_lifetimes(settings, facts))
+        opened.push_async_callback(store.close)
+        if calls:
+            await _open(store, clock, settings, tell)
+        llm = Llm(settings.providers, pool=settings.limits.concurrency * 2, now_ms=clock.now_ms)
+        opened.push_async_callback(llm.close)
+        alerts = build_alerts(settings, tell=tell)
+        alerts.start()
+        opened.push_async_callback(alerts.close, ALERTS_S)
+        yield Shared(
+            settings=settings,
+            incarnation=secrets.token_hex(6),
+            store=store,
+            clock=clock,
+            llm=llm,
+            pauses=Pauses(settings.pause, llm.targets, probe_lapse_ms=_longest_call_ms(settings), tell=tell),
+            handler=handler,
+            alerts=alerts,
+            limits=facts.max_message_bytes,
+            partitions=facts.partitions,
+            tell=tell,
+        )
+
+
+async def _open(store: Store, clock: Clock, settings: Settings, tell: Tell) -> None:
+    try:
+        await store.open()
+        await store.check_server()
+        clock.sync(await store.time_ms())
+    except StoreUnavailable as error:
+        if settings.redis.on_outage == "pause":
+            raise ConfigError([f"redis.url: {error}; or start without dedup: redis.on_outage: continue"]) from error
+        tell("store_unavailable", {"error": str(error), "on_outage": "continue"})
+
+
+def _lifetimes(settings: Settings, facts: topics.TopicFacts) -> Lifetimes:
+    """Claims live as long as the topics keep what they are about."""
+    return Lifetimes.within(
+        results_ms=facts.retention_ms[settings.topics.results],
+        retry_ms=facts.retention_ms[settings.topics.retry],
+        longest_delay_ms=int(settings.limits.longest_delay_s * 1000),
+    )
+
+
+def _longest_call_ms(settings: Settings) -> int:
+    """A probe that has not reported by then was lost with its call."""
+    return int(max(provider.timeout_s for provider in settings.providers) * 1000) + 30_000
