@@ -15,13 +15,12 @@ from typing import Any, Literal, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from headrace.errors import KafkaUnavailable, Refused
+from headrace.errors import KafkaUnavailable
+from headrace.fencing import Fencing, error_of
 from headrace.instrument import Tell
 from headrace.outcome import Output
 
 STEP_S = 8.0  # how long one call into the client may block
-FENCED_AGAIN_S = 60.0
-_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 _HOPELESS = frozenset(
     {KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION}
 )
@@ -75,11 +74,9 @@ class Transactions:
     ) -> None:
         self._config = config
         self._tell = tell
-        self._frozen_within = frozen_within
         self._stopping = stopping
-        self._named = named
         self._producer: Producer | None = None
-        self._fenced_at = float("-inf")
+        self._fencing = Fencing(self.id, named=named, frozen_within=frozen_within)
         self._refused: dict[int, Refusal] = {}
 
     @property
@@ -107,7 +104,7 @@ class Transactions:
             committing = True
             self._patiently(lambda: producer.commit_transaction(STEP_S))  # 4
         except (KafkaException, SystemError) as error:
-            return self._triage(_error_of(error), committing=committing)
+            return self._triage(error_of(error), committing=committing)
         return Ended(State.COMMITTED)
 
     def open(self) -> None:
@@ -123,7 +120,7 @@ class Transactions:
             producer.purge()
             producer.poll(0)
         except (KafkaException, SystemError) as error:  # a fatal one says so at every call; it is thrown away all the same
-            self._tell("producer_purge_failed", {"transactional_id": self.id, "error": _error_of(error).str()})
+            self._tell("producer_purge_failed", {"transactional_id": self.id, "error": error_of(error).str()})
 
     def _ready(self) -> Producer:
         wait_s = 0.1
@@ -133,9 +130,8 @@ class Transactions:
                 producer.init_transactions(STEP_S * 2)
             except KafkaException as error:
                 found: KafkaError = error.args[0]
-                if found.code() in _FENCED:
-                    self._note_fenced()
-                elif found.code() in _HOPELESS:
+                self._fencing.noted(found)
+                if found.code() in _HOPELESS:
                     raise KafkaUnavailable(
                         f"transactional.id {self.id} was refused: {found.str()}; check the ACLs and credentials"
                     ) from error
@@ -182,15 +178,14 @@ class Transactions:
             try:
                 return step()
             except (KafkaException, SystemError) as error:
-                found = _error_of(error)
+                found = error_of(error)
                 if found.fatal() or found.txn_requires_abort() or not found.retriable() or time.monotonic() > until:
                     raise
 
     def _triage(self, error: KafkaError, *, committing: bool) -> Ended:
         if error.fatal():
-            if error.code() in _FENCED:
-                self._note_fenced()
             self._replace(error)
+            self._fencing.noted(error)
             return Ended(State.AMBIGUOUS if committing else State.ABORTED, error.str(), self._refused)
         if error.txn_requires_abort() or not committing:
             return self._abort(error)
@@ -203,27 +198,9 @@ class Transactions:
         try:
             self._patiently(lambda: producer.abort_transaction(STEP_S))
         except (KafkaException, SystemError) as error:
-            self._replace(_error_of(error))
+            self._replace(error_of(error))
         return Ended(State.ABORTED, cause.str() if cause else None, self._refused)
 
     def _replace(self, error: KafkaError) -> None:
         self._tell("producer_replaced", {"transactional_id": self.id, "error": error.str(), "code": error.code()})
         self.close()
-
-    def _note_fenced(self) -> None:
-        """The coordinator's time-out after a freeze fences too; a rival does it to a process that never stood still, and again."""
-        now = time.monotonic()
-        again = now - self._fenced_at < FENCED_AGAIN_S
-        self._fenced_at = now
-        if again and self._named and not self._frozen_within(FENCED_AGAIN_S):
-            self.close()
-            raise Refused(f"another process runs as {self.id}; give each process its own HEADRACE_INSTANCE, or leave it unset")
-
-
-def _error_of(raised: KafkaException | SystemError) -> KafkaError:
-    """The error behind it: the binding calls a delivery callback with a fatal error already raised, which Python makes a SystemError."""
-    cause = raised.__cause__ if isinstance(raised, SystemError) else raised
-    if not isinstance(cause, KafkaException):
-        raise raised
-    error: KafkaError = cause.args[0]
-    return error

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from headrace.client_config import base_config
 from headrace.config import Settings
 from headrace.errors import HeadraceError, KafkaUnavailable, Refused
+from headrace.fencing import FENCED
 from headrace.outcome import Output
 
 TIMEOUT_S = 30.0
@@ -206,7 +207,7 @@ class Writer:
             raise self._explained(self._fatal)
 
     def _explained(self, error: KafkaError) -> HeadraceError:
-        if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
+        if error.code() in FENCED:
             return Refused(f"another process writes as {self._transactional_id}; let it end, or stop it, then repeat")
         return self._settings.kafka.unavailable(self._error or error.str())
 

@@ -6,6 +6,7 @@ Only the module of the command that runs is imported, so that `headrace --help` 
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -50,10 +51,17 @@ def build(name: str | None) -> typer.Typer:
     for command, (module, attribute, text) in COMMANDS.items():
         target: Any = getattr(importlib.import_module(module), attribute) if command == name else _named(text)
         if isinstance(target, typer.Typer):
+            for registered in target.registered_commands:
+                registered.help = unwrapped(registered.callback.__doc__ if registered.callback else None)
             app.add_typer(target, name=command)
         else:
-            app.command(command, context_settings=_FORWARDED.get(command))(target)
+            app.command(command, help=unwrapped(target.__doc__), context_settings=_FORWARDED.get(command))(target)
     return app
+
+
+def unwrapped(text: str | None) -> str:
+    """The text with a line per paragraph: it is broken for the terminal it is shown on, not for the source."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text or "").split("\n\n"))
 
 
 def say(error: HeadraceError) -> None:

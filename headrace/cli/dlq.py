@@ -52,7 +52,7 @@ def stats(
 def list_letters(
     filters: Filters,
     *,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the newest so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest so many.")] = None,
     wide: Annotated[bool, typer.Option("--wide", help="Also the provider's code, provider and model.")] = False,
     as_ndjson: options.Json = False,
 ) -> None:

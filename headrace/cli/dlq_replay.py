@@ -52,12 +52,12 @@ class _Run:
 def replay_letters(
     filters: Filters,
     *,
-    limit: Annotated[int | None, typer.Option(min=1, help="Send at most so many.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0.01, help="Records a second.")] = None,
-    deadline: Annotated[str | None, typer.Option(help="New deadline: RFC 3339, or a span from now such as 1h.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Send at most so many.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.01, metavar="N", help="Records a second.")] = None,
+    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="New deadline: RFC 3339, or a span from now such as 1h.")] = None,
     over_cap: Annotated[bool, typer.Option("--over-cap", help="Also what was replayed as often as replay_cap allows.")] = False,
     skip_until: Annotated[
-        list[str] | None, typer.Option(help="Leave out a partition's letters up to this position; may be repeated.")
+        list[str] | None, typer.Option(metavar="POSITION", help="Leave out a partition's letters up to this position; may be repeated.")
     ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Send. Without it, only say what would be sent.")] = False,
 ) -> None:

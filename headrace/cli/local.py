@@ -9,22 +9,26 @@ import typer
 
 
 def up(
-    data_dir: Annotated[Path, typer.Option(help="Where Kafka's data and the ports stay between runs.")] = Path(".headrace"),
+    data_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where Kafka's data and the ports stay between runs.")] = Path(".headrace"),
     docker: Annotated[bool, typer.Option("--docker", help="Kafka from the apache/kafka image instead of by pip.")] = False,
     stub: Annotated[bool, typer.Option("--stub/--no-stub", help="Also the stub LLM.")] = True,
+    scenario: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What the stub does: healthy (default), trade, outage or menagerie.")
+    ] = None,
+    rules: Annotated[Path | None, typer.Option(metavar="FILE", help="The stub's own rules; `headrace stub-llm --help` has an example.")] = None,
 ) -> None:
     """Start Kafka, Redis and the stub LLM on loopback ports; print the exports to paste; stop all with Ctrl-C."""
     from headrace.local.up import run
 
-    run(data_dir, docker=docker, stub=stub)
+    run(data_dir, docker=docker, stub=stub, rules=rules, scenario=scenario)
 
 
 def demo(
-    requests: Annotated[int, typer.Option(min=20, max=100_000, help="How many.")] = 1_000,
-    workers: Annotated[int, typer.Option(min=1, max=8, help="Processes that run all lanes.")] = 2,
+    requests: Annotated[int, typer.Option(min=20, max=100_000, metavar="N", help="How many.")] = 1_000,
+    workers: Annotated[int, typer.Option(min=1, max=8, metavar="N", help="Processes that run all lanes.")] = 2,
     kill: Annotated[bool, typer.Option("--kill", help="kill -9 a worker in the middle, and start another.")] = False,
-    seed: Annotated[int, typer.Option(help="Which requests meet which fault.")] = 1,
-    keep: Annotated[Path | None, typer.Option(help="Keep logs, requests and tables in this folder.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Which requests meet which fault.")] = 1,
+    keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep logs, requests and tables in this folder.")] = None,
 ) -> None:
     """The main job on a stack of its own: every request accounted for, then the time-outs replayed against a healed model.
 

@@ -21,7 +21,7 @@ _SHOWN = 20
 
 
 def produce(
-    file: Annotated[str, typer.Argument(help="A JSONL file, or - for stdin. Our form, or lines of OpenAI's batch format.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file, or - for stdin. Our form, or lines of OpenAI's batch format.")],
     *,
     bad_lines: Annotated[
         Literal["refuse", "skip"], typer.Option(help="refuse: send nothing if any line is bad. skip: send the others.")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Compare the broker's topics with topics.yaml, and apply the difference.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="NDJSON instead of a table.")]
-Replicas = Annotated[int | None, typer.Option(min=1, max=100, help="Replication of every topic, whatever the file says.")]
+Replicas = Annotated[int | None, typer.Option(min=1, max=100, metavar="N", help="Replication of every topic, whatever the file says.")]
 Local = Annotated[bool, typer.Option("--local", help="The same as --replicas 1, for a development broker.")]
 _COLOURS = {"create": "green", "partitions": "yellow", "config": "yellow", "refused": "red"}
 

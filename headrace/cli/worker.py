@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,10 +18,10 @@ class LaneName(StrEnum):
 
 
 def worker(
-    lanes: Annotated[list[LaneName], typer.Argument(help="main, retry, dlq, or all: each lane has its own consumer group.")],
-    handler: Annotated[str | None, typer.Option(help="package.module:function instead of one call to the model.")] = None,
+    lanes: Annotated[list[LaneName], typer.Argument(metavar="LANE", help="main, retry, dlq, or all: each lane has its own consumer group.")],
+    handler: Annotated[str | None, typer.Option(metavar="NAME", help="package.module:function instead of one call to the model.")] = None,
     json: Annotated[bool | None, typer.Option("--json/--no-json", help="JSON log lines; by default unless stderr is a terminal.")] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run one lane or several in this process, until SIGTERM or Ctrl-C.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import structlog
@@ -24,17 +25,22 @@ WORSE = {
     "wheels_stalled": "error",
 }
 
+OF_PARTITIONS = frozenset({"assigned", "revoked", "partition_lost"})
+EVENT_WIDTH = 22
+_ASKED_FOR = frozenset({"stopping", "stop"})  # a lane that is being stopped pauses first
+_CLEARER = {("wheels_assigned", "wheels"): "timing_wheels_owned"}
+
 
 def configure(*, stream: TextIO | None = None, level: str = "info", json: bool | None = None) -> None:
     """Log to `stream` (stderr), as JSON unless it is a terminal. The openai and aiohttp loggers are kept above DEBUG: they print requests."""
     out = stream or sys.stderr
     as_json = not out.isatty() if json is None else json
-    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=out.isatty())
+    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event_to=EVENT_WIDTH)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _stamp,
             structlog.processors.format_exc_info,
             renderer,
         ],
@@ -46,6 +52,35 @@ def configure(*, stream: TextIO | None = None, level: str = "info", json: bool |
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+def _stamp(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """RFC 3339, UTC, milliseconds."""
+    event["timestamp"] = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return event
+
+
+def summarised(partitions: Iterable[str]) -> str:
+    """`topic/partition` names as `topic: 0-3 7`, with commas between topics; those of another form as they are."""
+    numbers: dict[str, list[int]] = {}
+    others = []
+    for name in partitions:
+        topic, slash, number = name.rpartition("/")
+        if slash and number.isdecimal():
+            numbers.setdefault(topic, []).append(int(number))
+        else:
+            others.append(name)
+    return ", ".join([*(f"{topic}: {_ranges(sorted(set(found)))}" for topic, found in sorted(numbers.items())), *others])
+
+
+def _ranges(numbers: list[int]) -> str:
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
 class LogHook:
     """A hook that writes one line per event, but for those so frequent that only counters want them."""
 
@@ -53,5 +88,14 @@ class LogHook:
         self._log = structlog.get_logger().bind(**bound)
 
     def __call__(self, name: str, fields: Mapping[str, Any]) -> None:
-        if name not in QUIET:
-            getattr(self._log, WORSE.get(name, "info"))(name, **fields)
+        if name in QUIET or (name in OF_PARTITIONS and not fields.get("partitions")):
+            return
+        if name in OF_PARTITIONS:
+            fields = {**fields, "partitions": summarised(fields["partitions"])}
+        getattr(self._log, _level(name, fields))(name, **{_CLEARER.get((name, field), field): value for field, value in fields.items()})
+
+
+def _level(name: str, fields: Mapping[str, Any]) -> str:
+    if name == "lane_paused" and fields.get("reason") in _ASKED_FOR:
+        return "info"
+    return WORSE.get(name, "info")

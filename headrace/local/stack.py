@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,7 @@ _S = TypeVar("_S", bound=Service)
 class Stack:
     """`with Stack() as stack:` a broker at `stack.kafka.bootstrap`, a store at `stack.redis.url`, a model.
 
-    Without `data_dir` the data is temporary. `say` is told of the progress, from several threads. Entering raises
+    Without `data_dir` the data is temporary. The stub follows the file `rules` or the `scenario` of that name. `say` is told of the progress, from several threads. Entering raises
     StackError with the remedy, and then nothing is left running.
     """
 
@@ -63,12 +63,13 @@ class Stack:
         docker: bool = False,
         stub: bool = False,
         rules: Path | None = None,
+        scenario: str | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._data_dir = data_dir
         self._docker = docker
         self._with_stub = stub
-        self._rules = rules
+        self._script = _script(rules, scenario)
         self._say = say
         self._exit = contextlib.ExitStack()
 
@@ -90,7 +91,7 @@ class Stack:
         pool = exit_stack.enter_context(ThreadPoolExecutor(3, thread_name_prefix="stack"))
         kafka = _launch(pool, exit_stack, lambda: start_kafka(folder, startup, docker=self._docker))
         redis = _launch(pool, exit_stack, lambda: start_redis(folder, startup))
-        stub = _launch(pool, exit_stack, lambda: start_stub(folder, startup, self._rules)) if self._with_stub else None
+        stub = _launch(pool, exit_stack, lambda: start_stub(folder, startup, self._script)) if self._with_stub else None
         starting: list[Future[Any]] = [future for future in (kafka, redis, stub) if future is not None]
         try:
             for future in wait(starting, return_when="FIRST_EXCEPTION").done:
@@ -104,8 +105,14 @@ class Stack:
         self._exit.close()
 
 
-def start_stub(folder: Folder, startup: Startup, rules: Path | None = None) -> Model:
-    """Return a model that is ready: HEADRACE_TEST_OPENAI_BASE_URL, else the stub LLM. Never reads OPENAI_BASE_URL."""
+def _script(rules: Path | None, scenario: str | None) -> tuple[str, ...]:
+    if rules is not None:
+        return "--rules", str(rules.absolute())
+    return ("--scenario", scenario) if scenario is not None else ()
+
+
+def start_stub(folder: Folder, startup: Startup, script: Sequence[str] = ()) -> Model:
+    """`script` is what the stub's command line takes. Return a model that is ready: HEADRACE_TEST_OPENAI_BASE_URL, else the stub LLM. Never reads OPENAI_BASE_URL."""
     if given := os.environ.get("HEADRACE_TEST_OPENAI_BASE_URL"):
         return Model(given, "HEADRACE_TEST_OPENAI_BASE_URL")
     port = folder.ports("stub")["stub"]
@@ -113,7 +120,7 @@ def start_stub(folder: Folder, startup: Startup, rules: Path | None = None) -> M
     startup.step("Starting the stub LLM")
     stub = process.start(
         "the stub LLM",
-        command + (["--rules", str(rules)] if rules else []),
+        [*command, *script],
         folder.path / "stub.log",
         keep=(folder.lock_fd,),
     )

@@ -26,6 +26,7 @@ from headrace.local.stub import (
     scenario,
 )
 from headrace.local.stub.faults import field_faults
+from headrace.local.stub.manual import manual
 
 __all__ = ["Action", "CapacitySpec", "Entry", "Latency", "Match", "Rule", "StubLLM", "fault_for", "main", "scenario"]
 
@@ -44,19 +45,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="headrace stub-llm", description="An OpenAI-compatible server with scripted faults.")
-    parser.add_argument("--host", default="127.0.0.1", help="a loopback address (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=0, help="0 is any free port (default)")
-    parser.add_argument("--seed", type=int, default=0, help="of shares and latencies (default: 0)")
-    parser.add_argument("--latency-ms", type=float, default=0.0, help="before every answer whose rule names no other")
+    parser = argparse.ArgumentParser(
+        prog="headrace stub-llm",
+        description="An OpenAI-compatible server with scripted faults.",
+        epilog=manual(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="a loopback address (default: %(default)s)")
+    parser.add_argument("--port", type=_port, default=0, metavar="N", help="0 is any free port (default)")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of shares and latencies (default: 0)")
+    parser.add_argument("--latency-ms", metavar="MS", type=float, default=0.0, help="before every answer whose rule names no other")
     parser.add_argument("--log", type=Path, metavar="FILE", help="append each call as a line of NDJSON")
     script = parser.add_mutually_exclusive_group()
-    script.add_argument("--rules", type=Path, metavar="FILE", help="rules, as YAML or JSON")
-    script.add_argument("--scenario", default="healthy", metavar="NAME", help=f"one of {', '.join(SCENARIOS)}")
-    parser.add_argument("--slots", type=int, help="calls served at once (default: no bound)")
-    parser.add_argument("--token-rate", type=float, help="tokens per second, of the whole server (default: no bound)")
-    parser.add_argument("--queue", type=int, help="calls that may wait for a slot (default: no bound)")
+    script.add_argument("--rules", type=Path, metavar="FILE", help="rules, as YAML or JSON (see below)")
+    script.add_argument("--scenario", default="healthy", metavar="NAME", help=f"one of {', '.join(SCENARIOS)} (see below; default: %(default)s)")
+    parser.add_argument("--slots", metavar="N", type=int, help="calls served at once (default: no bound)")
+    parser.add_argument("--token-rate", metavar="N", type=float, help="tokens per second, of the whole server (default: no bound)")
+    parser.add_argument("--queue", metavar="N", type=int, help="calls that may wait for a slot (default: no bound)")
     return parser
+
+
+def _port(text: str) -> int:
+    try:
+        port = int(text)
+    except ValueError:
+        port = -1
+    if not 0 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is no port: give 1 to 65535, or 0 for any free one")
+    return port
 
 
 def _build(options: argparse.Namespace) -> StubLLM:

@@ -5,7 +5,6 @@ Which records move and where to is left to `wheels`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.client_config import base_config, producer_config
 from headrace.clock import Clock
 from headrace.config import Settings
-from headrace.errors import Refused
+from headrace.fencing import Fencing, error_of
 from headrace.schedule import Skew, partition_of
 from headrace.trail import headers_of
 from headrace.wheels.lines import Move, Place
@@ -27,22 +26,11 @@ Tell = Callable[[str, dict[str, object]], None]
 CALL_S = 12.0
 INIT_S = 6.0
 PARTITION_BY_KEY = -1
-FENCED_AGAIN_S = 60.0
-_FENCES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 _REFUSALS = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
 
 
 def _partition(move: Move[Message]) -> int:
     return PARTITION_BY_KEY if move.wheel is None else partition_of(move.wheel)
-
-
-def _error_of(failure: KafkaException | SystemError) -> KafkaError:
-    """The error behind it: the binding calls a delivery callback with a fatal error already raised, which Python makes a SystemError."""
-    cause = failure.__cause__ if isinstance(failure, SystemError) else failure
-    if not isinstance(cause, KafkaException):
-        raise failure
-    error: KafkaError = cause.args[0]
-    return error
 
 
 class Mover:
@@ -56,10 +44,9 @@ class Mover:
             "delivery.report.only.error": False,
         }
         self._retry, self._later = settings.topics.retry, settings.topics.later
-        self._named = settings.instance is not None
+        self._fencing = Fencing(transactional_id, named=settings.instance is not None)
         self._clock, self._tell, self._skew = clock, tell, skew
         self._producer: Producer | None = None
-        self._fenced_at_s = -FENCED_AGAIN_S
         self.error: KafkaError | None = None
         self.refused: list[Place] = []
         self.landed_at: dict[Place, Place] = {}
@@ -97,7 +84,7 @@ class Mover:
             committing = True
             producer.commit_transaction(CALL_S)
         except (KafkaException, SystemError) as failure:
-            return self._failed(producer, _error_of(failure), committing=committing)
+            return self._failed(producer, error_of(failure), committing=committing)
         return True
 
     def _failed(self, producer: Producer, error: KafkaError, *, committing: bool) -> bool | None:
@@ -108,20 +95,12 @@ class Mover:
             try:
                 producer.abort_transaction(CALL_S)
             except (KafkaException, SystemError) as failure:
-                error = _error_of(failure)
+                error = error_of(failure)
             else:
                 return False
         self.close()
-        if error.code() in _FENCES:
-            self._fenced()
+        self._fencing.noted(error)
         return None
-
-    def _fenced(self) -> None:
-        """Once is the coordinator's time-out after a freeze; again soon, with a name of our own, is a second process of that name."""
-        now_s = time.monotonic()
-        if self._named and now_s - self._fenced_at_s < FENCED_AGAIN_S:
-            raise Refused("another process runs the wheels under the same HEADRACE_INSTANCE; give each process a name of its own")
-        self._fenced_at_s = now_s
 
     def _reported(self, move: Move[Message], sent_ms: int, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -152,5 +131,5 @@ class Mover:
             try:
                 self._producer.flush(CALL_S)
             except (KafkaException, SystemError) as failure:  # the binding raises a fatal error once more, out of any flush
-                self.error = _error_of(failure)
+                self.error = error_of(failure)
             self._producer = None

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from headrace.local.stub.signals import SIGNALS
+from headrace.local.stub.signals import SIGNALS, SPOKEN_OF_AS
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Millis = Annotated[float, Field(ge=0, le=3_600_000)]
@@ -122,8 +122,8 @@ class Action(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _bare_name(cls, value: object) -> object:
-        if isinstance(value, str):
-            return {"delivery": value} if value in DELIVERIES else {"signal": value}
+        if isinstance(value, str | int):  # a status code is no name, but it may be meant as one
+            return {"delivery": value} if value in DELIVERIES else {"signal": str(value)}
         return value
 
     @field_validator("signal")
@@ -131,9 +131,10 @@ class Action(_Strict):
     def _known(cls, value: str) -> str:
         if value in SIGNALS:
             return value
-        near = difflib.get_close_matches(value, [*SIGNALS, *DELIVERIES], n=3)
-        hint = f"; did you mean {' or '.join(near)}" if near else f"; known are {', '.join(sorted(SIGNALS))}"
-        raise ValueError(f"no signal is called {value!r}{hint}")
+        spoken = SPOKEN_OF_AS.get(value.lower())
+        near = [spoken] if spoken else difflib.get_close_matches(value, [*SIGNALS, *DELIVERIES], n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`headrace stub-llm --help` lists them"
+        raise ValueError(f"no signal is called {value[:64]!r}; {hint}")
 
     @field_validator("headers")
     @classmethod

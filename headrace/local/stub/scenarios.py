@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
+from headrace.document import nearest
 from headrace.errors import ConfigError
 from headrace.local.stub.rule import Action, Match, Rule
 from headrace.local.stub.signals import SIGNALS
@@ -38,5 +39,6 @@ SCENARIOS: Final = MappingProxyType[str, tuple[Rule, ...]]({"healthy": (), "trad
 def scenario(name: str) -> tuple[Rule, ...]:
     """The rules of a scenario. Raises `ConfigError` naming those there are."""
     if name not in SCENARIOS:
-        raise ConfigError([f"scenario: {name[:64]!r} is not known; there are {', '.join(SCENARIOS)}"])
+        hint = nearest(name[:64], SCENARIOS) or f"; there are {', '.join(SCENARIOS)}"
+        raise ConfigError([f"scenario: {name[:64]!r} is not known{hint}"])
     return SCENARIOS[name]

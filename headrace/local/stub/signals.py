@@ -155,4 +155,41 @@ _FALSE_SUCCESS: Final = {
     "empty_200": Signal(200, html=""),
 }
 
-SIGNALS: Final = MappingProxyType(_RATE | _QUOTA | _SERVER | _REFUSED | _ODD_ANSWERS | _FALSE_SUCCESS)
+GROUPS: Final = MappingProxyType({
+    "rate limits": _RATE,
+    "quota": _QUOTA,
+    "server": _SERVER,
+    "refusals": _REFUSED,
+    "answers": _ODD_ANSWERS,
+    "false answers": _FALSE_SUCCESS,
+})  # fmt: skip
+SIGNALS: Final = MappingProxyType({name: signal for group in GROUPS.values() for name, signal in group.items()})
+
+# What is asked for by the name of what it comes to: Headrace's own error classes, and HTTP's words.
+SPOKEN_OF_AS: Final = MappingProxyType({
+    "timeout": "hang",
+    "connection": "reset",
+    "overloaded": "server_is_overloaded",
+    "quota_exhausted": "insufficient_quota",
+    "auth": "invalid_api_key",
+    "unauthorized": "invalid_api_key",
+    "not_found": "model_not_found",
+    "context_length": "context_length_exceeded",
+    "content_policy": "content_policy_violation",
+    "invalid_response": "truncated_json",
+    "too_many_requests": "rate_limited",
+    "service_unavailable": "unavailable",
+    "internal_server_error": "server_error",
+    "bad_request": "invalid_request",
+    "400": "invalid_request",
+    "401": "invalid_api_key",
+    "403": "forbidden",
+    "404": "model_not_found",
+    "413": "too_large",
+    "429": "rate_limited",
+    "500": "server_error",
+    "502": "bad_gateway",
+    "503": "unavailable",
+    "504": "gateway_timeout",
+    "529": "anthropic_overloaded",
+})  # fmt: skip
