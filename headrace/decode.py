@@ -20,7 +20,6 @@ from headrace.trail import COUNT_MAX, TIME_MAX_MS, read_trail
 
 FIELDS = frozenset(Request.model_fields) | {"prompt", "retry_count", "next_retry_at"}
 BATCH_FIELDS = frozenset({"custom_id", "method", "url", "body"})
-DEPTH = 200
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _EPOCH_MS_FROM = 100_000_000_000  # a smaller number is epoch seconds: as milliseconds it would be before 1973
 _KEY_NAMED = re.compile(r'duplicate key ".*" at', re.DOTALL)

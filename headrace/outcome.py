@@ -42,7 +42,6 @@ class Retry:
     due_ms: int
     elapsed_ms: int
     failed_at_ms: int
-    spent: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class Outputs:
         trail, record = job.trail, job.record
         fields = trail_fields(trail) | {
             "hop": trail.hop + 1,
-            "retry_count": trail.retry_count + (1 if outcome.spent else 0),
+            "retry_count": trail.retry_count + 1,
             "next_retry_at": outcome.due_ms,
             "first_failed_at": trail.first_failed_at_ms or outcome.failed_at_ms,
             "elapsed_ms": outcome.elapsed_ms,

@@ -237,3 +237,49 @@ def test_interrupted_and_gone_on_with(desk: Desk) -> None:
     assert desk.run("replay", "--execute", *(part for place in places for part in place.split())).exit_code == 0
     origins = [own(r)["headrace_origin"] for r in desk.main()]
     assert (len(origins), len(set(origins))) == (60, 60)
+
+
+def test_list_is_ordered_by_death(desk: Desk) -> None:
+    """Under a header, the letters of all partitions stand by time of death; --limit keeps the newest."""
+    desk.put(*(desk.letter(n, partition=n % 2) for n in (3, 0, 2, 1)))
+    head, *rows = desk.run("list").stdout.splitlines()
+    assert head.startswith("DIED (UTC)")
+    assert [row.split()[-1] for row in rows] == ["r-0", "r-1", "r-2", "r-3"]
+    assert [row.split()[-1] for row in desk.run("list", "--limit", "2").stdout.splitlines()[1:]] == ["r-2", "r-3"]
+
+
+@pytest.mark.parametrize(
+    ("which", "code", "says"),
+    [
+        ("{dlq}/0", 2, "is no position: write topic/partition/offset"),
+        ("{dlq}/0/x", 2, "is no position: write topic/partition/offset"),
+        ("{dlq}/0/9", 3, "has no offset 9 yet: it ends before 1"),
+        ("{dlq}/7/0", 3, "has no partition 7; it has 2, from 0"),
+        ("{main}/0/1", 3, "is not the dead-letter topic"),
+        ("r-99", 3, "no dead letter has the request id 'r-99'"),
+    ],
+)
+def test_show_says_what_is_wrong_with_its_argument(desk: Desk, which: str, code: int, says: str) -> None:
+    """Malformed, another topic, no such partition, no such offset and an unknown id are told apart, each with the way to the list."""
+    desk.put(desk.letter(1))
+    shown = desk.run("show", which.format(dlq=desk.settings.topics.dlq, main=desk.settings.topics.main))
+    assert shown.exit_code == code
+    told = " ".join(re.sub("[│╭╮╰╯─]", " ", shown.stderr).split())
+    assert says in told or says.replace(" ", "") in told.replace(" ", "")
+    assert "headrace dlq list" in told
+
+
+def test_show_at_a_mark_of_a_transaction(desk: Desk) -> None:
+    """The offset of a commit marker is within the log and holds no letter: that is said."""
+    with Writer(desk.settings, transactional_id=f"{desk.settings.namespace}.t") as writer, writer.transaction():
+        writer.send(desk.letter(1))
+    assert desk.run("show", f"{desk.settings.topics.dlq}/0/0").exit_code == 0
+    shown = desk.run("show", f"{desk.settings.topics.dlq}/0/1")
+    assert (shown.exit_code, "mark of a transaction" in shown.stderr) == (3, True)
+
+
+def test_no_letters_and_no_match_are_told_apart(desk: Desk) -> None:
+    """Without a filter an empty topic is said to hold none; with one, that none matches. Both exit 3."""
+    for arguments, says in ((("stats",), "there are no dead letters"), (("list", "--class", "auth"), "no dead letter matches")):
+        done = desk.run(*arguments)
+        assert (done.exit_code, done.stderr.strip()) == (3, says)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from headrace.build import built
 from headrace.config import Settings
 from headrace.errors import Exit
 from headrace.instrument.counters import Counters
@@ -32,9 +33,12 @@ class Engine:
 
     async def start(self) -> None:
         """Start, and wait until every lane of it owns something or, with others, nothing."""
-        process = _Process(self.settings, self.lanes, self._tell)
-        self.task = asyncio.create_task(process.run(self._stop, self._hurry))
+        self.task = asyncio.create_task(self._run())
         await self.event("started")
+
+    async def _run(self) -> Exit:
+        async with built(self.settings, self.lanes, tell=self._tell) as shared:
+            return await _Process(shared, self.lanes).run(self._stop, self._hurry)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.task is not None and not self.task.done():

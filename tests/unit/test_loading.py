@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.loading import load, missing_keys
+from headrace.loading import load, load_all, missing_keys
 
 
 def faults(env: dict[str, str], text: str, tmp_path: Path) -> list[str]:
@@ -122,3 +122,54 @@ def test_topic_names_come_from_the_topics_file(tmp_path: Path) -> None:
     (tmp_path / "topics.yaml").write_text(default.replace("name: llm_results", "name: answers"))
     (tmp_path / "headrace.yaml").write_text("")
     assert load({}, tmp_path / "headrace.yaml").topics.results == "answers"
+
+
+@pytest.mark.parametrize("listed", ["[{name: local, base_url: 'http://h:1/v1'}]", "[{name: a, base_url: 'http://h:1/v1'}, {name: b}]"])
+def test_openai_variables_are_for_the_provider_named_openai_alone(listed: str, tmp_path: Path) -> None:
+    """A provider of another name keeps the file's address and gets no key, though it be the only one; a note says what is not used."""
+    path = tmp_path / "headrace.yaml"
+    path.write_text(f"providers: {listed}\n")
+    loaded = load_all({"OPENAI_BASE_URL": "https://api.openai.com/v1", "OPENAI_API_KEY": "sk-geheim"}, path)
+    assert loaded.settings.providers[0].base_url == "http://h:1/v1"
+    assert [provider.api_key for provider in loaded.settings.providers] == [None] * len(loaded.settings.providers)
+    assert [note.split()[0] for note in loaded.notes] == ["OPENAI_API_KEY", "OPENAI_BASE_URL"]
+    assert "geheim" not in repr(loaded)
+
+
+@pytest.mark.parametrize("listed", ["", "providers: [{name: openai, base_url: 'http://h:1/v1', api_key: other}]\n", "providers: [{}]\n"])
+def test_for_openai_the_environment_beats_the_file(listed: str, tmp_path: Path) -> None:
+    """The provider named openai, listed or not, has the environment's address and key, and both are said to come from there."""
+    path = tmp_path / "headrace.yaml"
+    path.write_text(listed)
+    loaded = load_all({"OPENAI_BASE_URL": "http://env:2/v1", "OPENAI_API_KEY": "sk"}, path)
+    (told,) = loaded.providers
+    assert (told.name, told.base_url, told.base_url_from, told.key_from) == ("openai", "http://env:2/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY")
+    assert loaded.notes == ()
+
+
+def test_where_a_provider_comes_from_is_told(tmp_path: Path) -> None:
+    """The file's line, the variable or the default is named for the address, and for the key also that there is none."""
+    path = tmp_path / "headrace.yaml"
+    path.write_text("providers:\n  - name: a\n    base_url: http://h/v1?api-version=1\n    api_key_env: A\n  - name: b\n")
+    first, second = load_all({"A": "ka"}, path).providers
+    assert first.fields() == {"provider": "a", "base_url": "http://h/v1", "base_url_from": "headrace.yaml line 3", "key": "A"}
+    assert (second.base_url_from, second.key_from) == ("default", "none is set")
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ('{"linger.mss": 5}', "kafka.config.linger.mss"),
+        ('{"linger.ms": "geheim"}', "kafka.config.linger.ms"),
+        ('{"security.protocol": "geheim"}', "kafka.config.security.protocol"),
+        ('{"client.rack": ["a"]}', "kafka.config.client.rack"),
+        ('{"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN"}', "sasl.username"),
+        ('{"session.timeout.ms": 6000}', "session.timeout.ms"),
+    ],
+)
+def test_what_kafkas_client_refuses_is_a_fault_of_the_variable(config: str, named: str, tmp_path: Path) -> None:
+    """A property or value librdkafka does not take is one line before anything starts; it names variable and property, and no value."""
+    (fault,) = faults({"HEADRACE_KAFKA_CONFIG": config}, "", tmp_path)
+    assert fault.startswith("HEADRACE_KAFKA_CONFIG: ")
+    assert named in fault
+    assert "geheim" not in fault

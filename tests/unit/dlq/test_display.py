@@ -8,7 +8,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.dlq.display import SHOWN_BYTES, as_json, line, page, safe, safe_bytes, table
+from headrace.dlq.display import NARROW, SHOWN_BYTES, WIDE, as_json, cells, page, safe, safe_bytes, table
 from headrace.dlq.letter import read_letter
 from headrace.envelope import Record
 
@@ -48,7 +48,7 @@ def test_attack_does_not_reach_the_terminal() -> None:
     """Escape sequences in key, value, header names and values, model and message come out as visible escapes."""
     said = dict.fromkeys(("model", "provider", "error_code", "error_message"), ATTACK)
     hostile = letter(key=ATTACK.encode(), value=ATTACK.encode(), user_headers=((ATTACK, ATTACK.encode()),), headers=said)
-    text = "\n".join([line(hostile), *page(hostile, reveal=True), *page(hostile), *table(("A",), [(ATTACK,)])])
+    text = "\n".join([*table(WIDE, [cells(hostile, wide=True)]), *page(hostile, reveal=True), *page(hostile), *table(("A",), [(ATTACK,)])])
     assert not CONTROL.search(text)
     assert "\\x1b]0;owned" in text
 
@@ -56,7 +56,7 @@ def test_attack_does_not_reach_the_terminal() -> None:
 def test_nothing_is_revealed_unasked() -> None:
     """Without --reveal neither list, show nor JSON holds the prompt, the producer's headers or the key; with it they do."""
     secret = letter(key=CANARY.encode(), user_headers=(("authorization", API_KEY.encode()),))
-    shown = "\n".join([line(secret), *page(secret), orjson.dumps(as_json(secret)).decode()])
+    shown = "\n".join([*table(WIDE, [cells(secret, wide=True)]), *page(secret), orjson.dumps(as_json(secret)).decode()])
     assert "CANARY" not in shown
     revealed = "\n".join(page(secret, reveal=True))
     assert API_KEY in revealed
@@ -68,3 +68,13 @@ def test_revealed_json_holds_the_bytes() -> None:
     odd = read_letter(Record("t", 0, 0, 0, None, b"\xff\xfe", [("h\udcff", None)], 0))
     facts = orjson.loads(orjson.dumps(as_json(odd, reveal=True)))
     assert (facts["key_base64"], facts["value_base64"], facts["headers_base64"]) == (None, "//4=", [["h?", None]])
+
+
+def test_a_list_fits_80_columns() -> None:
+    """With the default topic's name, the longest error class and an id of 12 characters no line is longer, and nothing is cut."""
+    one = letter(value=b'{"request_id": "invoice-4711", "prompt": "p"}', headers={"error_class": "quota_exhausted"})
+    head, row = table(NARROW, [cells(one)])
+    assert head.split() == ["DIED", "(UTC)", "POSITION", "CLASS", "CALLS", "REQUEST", "ID"]
+    assert len(row) <= 80
+    assert "quota_exhausted" in row
+    assert row.endswith("invoice-4711")
