@@ -61,6 +61,7 @@ class Committed:
         self._settings = settings
         self._groups = groups
         self._admin: AdminClient | None = None
+        self._stale = False
 
     def read(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Standing]:
         """Where each partition stands. Raises KafkaUnavailable."""
@@ -68,7 +69,9 @@ class Committed:
         try:
             return self._read(wanted)
         except (KafkaException, TimeoutError) as error:
-            raise KafkaUnavailable(f"committed offsets could not be read from {self._settings.kafka.bootstrap}: {error}") from error
+            self._stale = True
+            why = str(error) or "no answer"
+            raise KafkaUnavailable(f"committed offsets could not be read from {self._settings.kafka.bootstrap}: {why}") from error
 
     async def resolved(self, positions: Sequence[Position]) -> list[bool | None]:
         """For each position whether its record was settled; None: unresolved and below the log's start. Raises KafkaUnavailable."""
@@ -78,6 +81,11 @@ class Committed:
 
     def _read(self, wanted: list[tuple[str, int]]) -> dict[tuple[str, int], Standing]:
         admin = self._admin = self._admin or AdminClient(base_config(self._settings, "admin"))
+        if self._stale:
+            # After a broker's restart the client goes on asking with the leader epoch it has cached (FENCED_LEADER_EPOCH). It
+            # must not be replaced: what is still asked of it would be answered in a client that is being destroyed.
+            admin.list_topics(timeout=REQUEST_S)
+            self._stale = False
         groups: dict[str, list[TopicPartition]] = {}
         for topic, partition in wanted:
             groups.setdefault(self._groups[topic], []).append(TopicPartition(topic, partition))

@@ -121,14 +121,6 @@ class LimitSettings(BaseModel):
     longest_delay_s: float = Field(default=86_400.0, gt=4, le=7 * 86_400)
 
 
-class HttpSettings(BaseModel):
-    """Where a worker serves its metrics and health. Port 0: any free one."""
-
-    model_config = _STRICT
-    host: str = "127.0.0.1"
-    port: int = Field(default=0, ge=0, le=65_535)
-
-
 class Settings(BaseModel):
     """Everything a worker needs to know before it starts."""
 
@@ -146,7 +138,6 @@ class Settings(BaseModel):
     policy: dict[ErrorClass, ClassPolicy] = Field(default_factory=dict)
     pause: PauseSettings = PauseSettings()
     limits: LimitSettings = LimitSettings()
-    http: HttpSettings = HttpSettings()
     sentry_dsn: SecretStr | None = None
     duplicate_notices: bool = True
     replay_cap: int = Field(default=5, ge=1, le=100)

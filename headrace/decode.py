@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jiter
@@ -22,6 +22,7 @@ FIELDS = frozenset(Request.model_fields) | {"prompt", "retry_count", "next_retry
 BATCH_FIELDS = frozenset({"custom_id", "method", "url", "body"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _EPOCH_MS_FROM = 100_000_000_000  # a smaller number is epoch seconds: as milliseconds it would be before 1973
+_EPOCH, _MS = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)  # exact, and rounded up: what is due must not come early
 _KEY_NAMED = re.compile(r'duplicate key ".*" at', re.DOTALL)
 
 
@@ -187,7 +188,7 @@ def parse_time_ms(value: object, name: str) -> int | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if not math.isfinite(value) or value < 0:
             raise _Fault(f"{name}: must be a time")
-        return min(int(value if value >= _EPOCH_MS_FROM else value * 1000), TIME_MAX_MS)
+        return min(math.ceil(value if value >= _EPOCH_MS_FROM else value * 1000), TIME_MAX_MS)
     if not isinstance(value, str) or len(value) > 64:
         raise _Fault(f"{name}: must be RFC 3339, epoch seconds or epoch milliseconds")
     try:
@@ -196,4 +197,4 @@ def parse_time_ms(value: object, name: str) -> int | None:
         raise _Fault(f"{name}: is not RFC 3339; write for example 2027-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
         raise _Fault(f"{name}: has no time zone; write RFC 3339, such as 2027-01-31T12:00:00Z")
-    return min(max(0, int(moment.timestamp() * 1000)), TIME_MAX_MS)
+    return min(max(0, -((_EPOCH - moment) // _MS)), TIME_MAX_MS)

@@ -19,7 +19,7 @@ from headrace.instrument import Hook, Tell, tell_all
 from headrace.instrument.log import LogHook
 from headrace.instrument.progress import Progress
 from headrace.lane import LANES, RunningLane, Shared, failed_by_itself, groups
-from headrace.loading import load
+from headrace.loading import load_all
 from headrace.parked import Parked, counter
 from headrace.shared_pauses import SharedPauses
 from headrace.wheels import Wheels
@@ -121,6 +121,16 @@ class _Process:
         return whole
 
 
+def configured() -> Settings:
+    """The configuration, with a word on which provider is called, where that was said, and what was not used."""
+    loaded, say = load_all(), LogHook()
+    for provider in loaded.providers:
+        say("provider", provider.fields())
+    for note in loaded.notes:
+        say("not_used", {"note": note})
+    return loaded.settings
+
+
 async def _died(wheels: Wheels | None) -> None:
     """Returns never, or raises what ended the wheels' thread."""
     while True:
@@ -143,7 +153,7 @@ def main(lane: str) -> int:
 
     configure()
     try:
-        return run(load(), [lane])
+        return run(configured(), [lane])
     except HeadraceError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

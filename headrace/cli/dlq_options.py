@@ -27,14 +27,18 @@ Json = Annotated[bool, typer.Option("--json", help="NDJSON on stdout.")]
 def filters_of(
     *,
     classes: Annotated[list[str] | None, typer.Option("--class", metavar="CLASS", help="Error class; may be repeated.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Died at or after: RFC 3339, or a span back from now such as 2h.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Died at or after: RFC 3339, or a span back from now such as 2h.")
+    ] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Died before: RFC 3339, or a span back from now.")] = None,
     request_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Request id; also found as the record's key.")] = None,
     agent: Annotated[str | None, typer.Option(metavar="NAME", help="agent_id of the request.")] = None,
     channel: Annotated[str | None, typer.Option(metavar="NAME", help="channel of the request.")] = None,
     provider: Annotated[str | None, typer.Option(metavar="NAME", help="Provider that was called last.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Model that was called last, else the one asked for.")] = None,
-    text: Annotated[str | None, typer.Option(metavar="TEXT", help="Text in the request, the key or the error message, without regard to case.")] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Text in the request, the key or the error message, without regard to case.")
+    ] = None,
 ) -> Filters:
     """The filters the options say. Raises typer.BadParameter, naming the option."""
     unknown = sorted(set(classes or ()) - CLASSES)

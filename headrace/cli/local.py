@@ -15,7 +15,9 @@ def up(
     scenario: Annotated[
         str | None, typer.Option(metavar="NAME", help="What the stub does: healthy (default), trade, outage or menagerie.")
     ] = None,
-    rules: Annotated[Path | None, typer.Option(metavar="FILE", help="The stub's own rules; `headrace stub-llm --help` has an example.")] = None,
+    rules: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The stub's own rules; `headrace stub-llm --help` has an example.")
+    ] = None,
 ) -> None:
     """Start Kafka, Redis and the stub LLM on loopback ports; print the exports to paste; stop all with Ctrl-C."""
     from headrace.local.up import run

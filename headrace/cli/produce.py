@@ -40,10 +40,14 @@ def produce(
 
     settings = load()
     limit = _limit(settings, check=check)
-    source = _buffered() if file == "-" else work.open_input(Path(file))
-    with source:
+    try:
+        source = _buffered() if file == "-" else work.open_input(Path(file))
         before = work.stamp(source)
         found = _survey(source, settings, limit)
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted while the lines were read; nothing was sent.\n")
+        raise typer.Exit(int(Exit.INTERRUPTED)) from None
+    with source:
         _tell(found, json=json)
         refused = found.bad_count > 0 and bad_lines == "refuse"
         sent = failed = 0
@@ -79,6 +83,8 @@ def _limit(settings: Settings, *, check: bool) -> int:
 
 def _buffered() -> BinaryIO:
     """Stdin in a temporary file: it must be read twice, once to judge and once to send."""
+    if sys.stdin.isatty():
+        sys.stderr.write("reading requests from the terminal, one JSON line each; Ctrl-D ends\n")
     spool = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     shutil.copyfileobj(sys.stdin.buffer, spool)
     spool.flush()

@@ -93,7 +93,21 @@ def _apply(replicas: int | None, *, execute: bool, json: bool) -> None:
             _line({**dataclasses.asdict(change), "done": errors.get(change, "") is None, "error": errors.get(change)})
     else:
         _print_changes(changes, errors, execute=execute)
+    _groups(settings, execute=execute)
     raise typer.Exit(int(_exit(changes, errors, execute=execute)))
+
+
+def _groups(settings: Settings, *, execute: bool) -> None:
+    """Take-over after a kill -9, where the broker lets a group say how long it takes. Never a reason for another exit code."""
+    from headrace.topics.groups import Groups
+
+    groups = Groups(settings)
+    for change in groups.apply(found) if (found := groups.differences()) and execute else found:
+        if change.error is not None:
+            note = f"stays {change.before}: {change.error}; partitions of a killed worker are taken over that much later"
+        else:
+            note = f"{change.before} -> {change.after}" + ("" if execute else " with --execute")
+        sys.stderr.write(f"group {change.group}: {change.field} {note}\n")
 
 
 def _judge(settings: Settings, wanted: dict[Role, Shape]) -> None:
@@ -115,6 +129,7 @@ def _exit(changes: list[Change], errors: dict[Change, str | None], *, execute: b
 
 
 def _print_changes(changes: list[Change], errors: dict[Change, str | None], *, execute: bool) -> None:
+    from rich import box
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
@@ -123,23 +138,29 @@ def _print_changes(changes: list[Change], errors: dict[Change, str | None], *, e
     if not changes:
         console.print("The broker's topics are as topics.yaml says.")
         return
-    table = Table("change", Column("topic", overflow="fold"), "field", "now", "wanted", "note")
+    noted = bool(errors) or any(change.note for change in changes)
+    fold = [Column(name, overflow="fold") for name in ("topic", "field", "now", "wanted", *(("note",) if noted else ()))]
+    table = Table("change", *fold, box=box.SIMPLE, pad_edge=False, show_edge=False)
     for change in changes:
         note = escape(change.note)
         if change in errors:
             note = f"[red]failed: {escape(errors[change] or '')}[/]" if errors[change] else "[green]done[/]"
         colour = _COLOURS[change.kind]
-        table.add_row(f"[{colour}]{change.kind}[/]", change.topic, change.field, change.before or "–", change.after, note)
+        cells = (change.topic, change.field, change.before or "–", change.after, *((note,) if noted else ()))
+        table.add_row(f"[{colour}]{change.kind}[/]", *cells)
     console.print(table)
     if not execute and any(change.kind != "refused" for change in changes):
-        sys.stderr.write("Nothing was changed. `headrace topics apply --execute` does all but what is refused.\n")
+        but = " all but what is refused" if any(change.kind == "refused" for change in changes) else " it"
+        sys.stderr.write(f"Nothing was changed. `headrace topics apply --execute` does{but}.\n")
 
 
 def _print_shapes(names: dict[Role, str], shapes: dict[str, Shape]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Column, Table
 
-    table = Table("role", Column("topic", overflow="fold"), "partitions", "replicas", "min isr", "retention", "max bytes", "time stamps")
+    names_of = ("role", Column("topic", overflow="fold"), "parts", "repl", "isr", "kept", "max bytes", "stamps")
+    table = Table(*names_of, box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for role, name in names.items():
         shape = shapes.get(name)
         if shape is None:

@@ -18,10 +18,14 @@ class LaneName(StrEnum):
 
 
 def worker(
-    lanes: Annotated[list[LaneName], typer.Argument(metavar="LANE", help="main, retry, dlq, or all: each lane has its own consumer group.")],
+    lanes: Annotated[
+        list[LaneName], typer.Argument(metavar="LANE", help="main, retry, dlq, or all: each lane has its own consumer group.")
+    ],
     handler: Annotated[str | None, typer.Option(metavar="NAME", help="package.module:function instead of one call to the model.")] = None,
     json: Annotated[bool | None, typer.Option("--json/--no-json", help="JSON log lines; by default unless stderr is a terminal.")] = None,
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
+    ] = "info",
 ) -> None:
     """Run one lane or several in this process, until SIGTERM or Ctrl-C.
 
@@ -29,17 +33,11 @@ def worker(
     graceful stop, 2 where the configuration or the topics cannot work, 5 where another process has the same
     HEADRACE_INSTANCE, 1 for anything else.
     """
-    from headrace.instrument.log import LogHook, configure
-    from headrace.loading import load_all
-    from headrace.process import run
+    from headrace.instrument.log import configure
+    from headrace.process import configured, run
 
     configure(json=json, level=log_level)
-    loaded, say = load_all(), LogHook()
-    settings = loaded.settings
-    for provider in loaded.providers:
-        say("provider", provider.fields())
-    for note in loaded.notes:
-        say("not_used", {"note": note})
+    settings = configured()
     if handler is not None:
         settings = settings.model_copy(update={"handler": handler})
     raise typer.Exit(run(settings, [lane.value for lane in lanes]))

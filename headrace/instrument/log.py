@@ -10,24 +10,11 @@ from typing import Any, TextIO
 
 import structlog
 
-QUIET = frozenset({"settled", "interrupted", "claim_taken_over", "wheels_moved", "waiters_dropped"})  # one for each batch or record
-WORSE = {
-    "alert": "error",
-    "partition_lost": "warning",
-    "hook_failed": "error",
-    "lane_paused": "warning",
-    "records_lost": "error",
-    "settle_blocked": "error",
-    "settle_again": "warning",
-    "producer_replaced": "warning",
-    "store_unavailable": "warning",
-    "target_shut": "error",
-    "wheels_stalled": "error",
-}
+from headrace.instrument.events import LEVELS, QUIET
 
 OF_PARTITIONS = frozenset({"assigned", "revoked", "partition_lost"})
 EVENT_WIDTH = 22
-_ASKED_FOR = frozenset({"stopping", "stop"})  # a lane that is being stopped pauses first
+_ASKED_FOR = frozenset({"stop"})  # a lane that is being stopped pauses first
 _CLEARER = {("wheels_assigned", "wheels"): "timing_wheels_owned"}
 
 
@@ -35,7 +22,9 @@ def configure(*, stream: TextIO | None = None, level: str = "info", json: bool |
     """Log to `stream` (stderr), as JSON unless it is a terminal. The openai and aiohttp loggers are kept above DEBUG: they print requests."""
     out = stream or sys.stderr
     as_json = not out.isatty() if json is None else json
-    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event_to=EVENT_WIDTH)
+    renderer: Any = (
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event_to=EVENT_WIDTH)
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -88,7 +77,7 @@ class LogHook:
         self._log = structlog.get_logger().bind(**bound)
 
     def __call__(self, name: str, fields: Mapping[str, Any]) -> None:
-        if name in QUIET or (name in OF_PARTITIONS and not fields.get("partitions")):
+        if LEVELS.get(name) == QUIET or (name in OF_PARTITIONS and not fields.get("partitions")):
             return
         if name in OF_PARTITIONS:
             fields = {**fields, "partitions": summarised(fields["partitions"])}
@@ -98,4 +87,4 @@ class LogHook:
 def _level(name: str, fields: Mapping[str, Any]) -> str:
     if name == "lane_paused" and fields.get("reason") in _ASKED_FOR:
         return "info"
-    return WORSE.get(name, "info")
+    return LEVELS.get(name, "warning")

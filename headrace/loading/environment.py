@@ -20,8 +20,6 @@ FROM_ENV: Mapping[str, tuple[str, ...]] = {
     "HEADRACE_GRACE_S": ("grace_s",),
     "HEADRACE_HANDLER": ("handler",),
     "HEADRACE_TOPICS": ("topics_file",),
-    "HEADRACE_HTTP_HOST": ("http", "host"),
-    "HEADRACE_METRICS_PORT": ("http", "port"),
     "SENTRY_DSN": ("sentry_dsn",),
 }
 SECRETS = ("HEADRACE_KAFKA_CONFIG", "HEADRACE_REDIS_URL", "OPENAI_API_KEY", "SENTRY_DSN")

@@ -50,7 +50,8 @@ def load_all(env: Mapping[str, str] | None = None, path: Path | None = None) -> 
         origin(provider, loading.origin_of(index, "base_url"), loading.origin_of(index, "api_key"))
         for index, provider in enumerate(settings.providers)
     )
-    return Loaded(settings, providers, tuple(loading.notes))
+    unused = [f"providers.{index} ({p.name}): only the first provider is called" for index, p in enumerate(settings.providers) if index]
+    return Loaded(settings, providers, (*loading.notes, *unused))
 
 
 class _Load:

@@ -116,7 +116,9 @@ def _acquire(lock: IO[str], path: Path) -> None:
         lock.seek(0)
         holder = lock.read().strip()
         if _alive(holder) or time.monotonic() > deadline:
-            raise StackError(f"another stack (process {holder or 'unknown'}) uses {path}: stop it, or choose another folder")
+            raise StackError(
+                f"another stack (process {holder or 'unknown'}) uses {path}: stop it, or choose another folder with --data-dir"
+            )
         time.sleep(0.1)
     lock.truncate(0)
     lock.write(str(os.getpid()))

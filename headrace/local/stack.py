@@ -48,8 +48,8 @@ _S = TypeVar("_S", bound=Service)
 class Stack:
     """`with Stack() as stack:` a broker at `stack.kafka.bootstrap`, a store at `stack.redis.url`, a model.
 
-    Without `data_dir` the data is temporary. The stub follows the file `rules` or the `scenario` of that name. `say` is told of the progress, from several threads. Entering raises
-    StackError with the remedy, and then nothing is left running.
+    Without `data_dir` the data is temporary. The stub follows the file `rules`, or the `scenario` of that name. `say` is
+    told of the progress, from several threads. Entering raises StackError with the remedy, and then nothing is left running.
     """
 
     kafka: Kafka
@@ -112,7 +112,7 @@ def _script(rules: Path | None, scenario: str | None) -> tuple[str, ...]:
 
 
 def start_stub(folder: Folder, startup: Startup, script: Sequence[str] = ()) -> Model:
-    """`script` is what the stub's command line takes. Return a model that is ready: HEADRACE_TEST_OPENAI_BASE_URL, else the stub LLM. Never reads OPENAI_BASE_URL."""
+    """Return a model that is ready: HEADRACE_TEST_OPENAI_BASE_URL, else the stub LLM with `script` as options. Never reads OPENAI_BASE_URL."""
     if given := os.environ.get("HEADRACE_TEST_OPENAI_BASE_URL"):
         return Model(given, "HEADRACE_TEST_OPENAI_BASE_URL")
     port = folder.ports("stub")["stub"]

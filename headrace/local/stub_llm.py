@@ -58,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log", type=Path, metavar="FILE", help="append each call as a line of NDJSON")
     script = parser.add_mutually_exclusive_group()
     script.add_argument("--rules", type=Path, metavar="FILE", help="rules, as YAML or JSON (see below)")
-    script.add_argument("--scenario", default="healthy", metavar="NAME", help=f"one of {', '.join(SCENARIOS)} (see below; default: %(default)s)")
+    script.add_argument(
+        "--scenario", default="healthy", metavar="NAME", help=f"one of {', '.join(SCENARIOS)} (see below; default: %(default)s)"
+    )
     parser.add_argument("--slots", metavar="N", type=int, help="calls served at once (default: no bound)")
     parser.add_argument("--token-rate", metavar="N", type=float, help="tokens per second, of the whole server (default: no bound)")
     parser.add_argument("--queue", metavar="N", type=int, help="calls that may wait for a slot (default: no bound)")

@@ -64,7 +64,7 @@ def _isr(wanted: int, replication: int) -> int:
 
 
 def _creation(shape: Shape, brokers: int) -> Iterator[Change]:
-    after = f"{shape.partitions} partitions, replication {shape.replication}"
+    after = f"{shape.partitions} partitions, {shape.replication} replica{'' if shape.replication == 1 else 's'}"
     if shape.replication > brokers:
         note = f"only {brokers} brokers are up: start {shape.replication}, or say --replicas {brokers}"
         yield Change("refused", shape.name, "topic", None, after, note)

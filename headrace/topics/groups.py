@@ -45,7 +45,11 @@ class Groups:
 
     def apply(self, changes: list[GroupChange]) -> list[GroupChange]:
         """Set them; each with the broker's reason where it refused."""
-        return [change for name in dict.fromkeys(c.group for c in changes) for change in self._set(name, [c for c in changes if c.group == name])]
+        return [
+            change
+            for name in dict.fromkeys(c.group for c in changes)
+            for change in self._set(name, [c for c in changes if c.group == name])
+        ]
 
     def _of(self, name: str) -> Iterator[GroupChange]:
         resource = ConfigResource(ResourceType.GROUP, name)

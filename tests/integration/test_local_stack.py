@@ -99,8 +99,11 @@ def test_kill_9_leaves_no_process_and_the_folder_starts_again(formatted: Path) -
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_up_stops_cleanly(formatted: Path, number: signal.Signals) -> None:
-    """`up` prints the lines to paste on stdout and nothing else; a signal ends all its servers within seconds, with exit code 0."""
-    code = "import sys; from pathlib import Path; from headrace.local.up import run; run(Path(sys.argv[1]), docker=False, stub=True)"
+    """`up` prints the lines to paste on stdout and nothing else; a signal ends all its servers within seconds, with exit code 0.
+
+    So it does where SIGINT was ignored at its start, as for what a script puts behind with `&`.
+    """
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); from pathlib import Path; from headrace.local.up import run; run(Path(sys.argv[1]), docker=False, stub=True)"
     up = subprocess.Popen(
         [sys.executable, "-c", code, str(formatted)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
     )

@@ -12,9 +12,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from typer.testing import CliRunner
 
 from headrace.cli.topics import app
-from headrace.errors import KafkaUnavailable
+from headrace.errors import ConfigError, KafkaUnavailable
 from headrace.loading import load
 from headrace.topics import Topics, check
+from headrace.topics.file import ROLES
 
 FILE = Path(__file__).parents[2] / "topics.yaml"
 
@@ -55,9 +56,10 @@ def desk(kafka: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_from_nothing_to_a_worker_that_can_start(desk: Desk) -> None:
     """A dry run changes nothing and says so by its code; --execute makes topics no worker objects to; then nothing differs."""
-    assert len(check(desk.settings).faults) == 5
+    (missing,) = check(desk.settings).faults
+    assert all(getattr(desk.settings.topics, role) in missing for role in ROLES)
     assert desk.run("apply")[0] == 4
-    assert len(check(desk.settings).faults) == 5
+    assert check(desk.settings).faults == (missing,)
     code, changes = desk.run("apply", "--execute")
     assert (code, [change["done"] for change in changes]) == (0, [True] * 5)
     assert desk.run("diff") == (0, [])
@@ -106,3 +108,22 @@ def test_a_broker_out_of_reach_is_named_soon() -> None:
             with pytest.raises(KafkaUnavailable, match=f"{address}.*HEADRACE_KAFKA_BOOTSTRAP"):
                 check(load({"HEADRACE_KAFKA_BOOTSTRAP": address}), timeout_s=2)
             assert time.monotonic() - begun < 6
+
+
+def test_a_missing_topic_is_one_line_with_the_remedy(desk: Desk) -> None:
+    """What a command says of a topic that is not there is a ConfigError of one line, as the worker's."""
+    with pytest.raises(ConfigError) as caught:
+        Topics(desk.settings).existing([desk.settings.topics.main])
+    (line,) = caught.value.faults
+    assert line.startswith(f"no topic {desk.settings.topics.main} at ")
+    assert line.endswith("run `headrace topics apply --execute`")
+
+
+def test_brokers_that_are_down_are_given_up_early() -> None:
+    """Where nothing listens, the client's second report that all brokers are down ends the wait: long before the time-out."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    began = time.monotonic()
+    with pytest.raises(KafkaUnavailable, match="Connection refused"):
+        Topics(load({"HEADRACE_KAFKA_BOOTSTRAP": f"127.0.0.1:{port}"}), timeout_s=30).cluster(["x"])
+    assert time.monotonic() - began < 4

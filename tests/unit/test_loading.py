@@ -143,7 +143,12 @@ def test_for_openai_the_environment_beats_the_file(listed: str, tmp_path: Path) 
     path.write_text(listed)
     loaded = load_all({"OPENAI_BASE_URL": "http://env:2/v1", "OPENAI_API_KEY": "sk"}, path)
     (told,) = loaded.providers
-    assert (told.name, told.base_url, told.base_url_from, told.key_from) == ("openai", "http://env:2/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY")
+    assert (told.name, told.base_url, told.base_url_from, told.key_from) == (
+        "openai",
+        "http://env:2/v1",
+        "OPENAI_BASE_URL",
+        "OPENAI_API_KEY",
+    )
     assert loaded.notes == ()
 
 

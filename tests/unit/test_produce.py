@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from headrace.cli import build
 from headrace.produce import Survey, lines, survey
 
 LIMIT = 1_000
@@ -66,3 +69,15 @@ def test_a_huge_line_is_not_held() -> None:
     """Of a line beyond the limit only as much is kept as shows that it is too long, and the next one is found."""
     found = list(lines(io.BytesIO(b"x" * 1_000_000 + b"\nnext\n"), LIMIT))
     assert [(line.number, line.length, len(line.value) <= LIMIT + 3) for line in found] == [(1, 1_000_000, True), (2, 4, True)]
+
+
+def test_an_interruption_while_judging_says_that_nothing_was_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ctrl-C before the first record leaves no doubt: nothing was sent, and the code is 130."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace.produce.survey", interrupted)
+    (tmp_path / "in.jsonl").write_text('{"request_id": "a", "prompt": "p"}\n')
+    done = CliRunner().invoke(build("produce"), ["produce", "--check", str(tmp_path / "in.jsonl")])
+    assert (done.exit_code, "nothing was sent" in done.stderr) == (130, True)

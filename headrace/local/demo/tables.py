@@ -14,7 +14,16 @@ from headrace.local.demo.tally import Found
 
 def accounting(plans: Sequence[Planned], found: Mapping[str, Found], *, title: str, after_replay: bool) -> Table:
     """A row a kind of fault, at most 80 columns wide: how many were sent, how they ended, and whether that is what was foretold."""
-    table = Table(title=title, title_justify="left", show_footer=True, box=box.SIMPLE, padding=0, collapse_padding=True, pad_edge=False, show_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        show_footer=True,
+        box=box.SIMPLE,
+        padding=0,
+        collapse_padding=True,
+        pad_edge=False,
+        show_edge=False,
+    )
     groups: dict[str, list[Planned]] = {}
     for planned in sorted(plans, key=lambda p: (p.error_class or "", p.calls)):
         groups.setdefault(planned.fault, []).append(planned)
@@ -46,8 +55,8 @@ _SHORT = {
     "neither body nor prompt": "no prompt",
 }
 LEGEND = (
-    "first, retried: completed at the first call, after a retry. as: the class of the dead.\n"
-    "calls: model calls; each: per request. ok: requests that ended as the script foretells."
+    "first, retried: completed at the first call, after a retry. as: the class of\n"
+    "the dead. calls: of the model; each: per request. ok: as foretold."
 )
 
 

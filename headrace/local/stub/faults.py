@@ -15,7 +15,9 @@ _MODELS: Mapping[str, type[BaseModel]] = {"match": Match, "action": Action, "lat
 def field_faults(error: ValidationError, *root: str) -> list[str]:
     """One `field.path: what is wrong` for each fault, below `root`."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
-    return [f"{'.'.join([*root, *map(str, fault['loc'])]) or 'document'}: {_text(fault['type'], fault['loc'], fault['msg'])}" for fault in found]
+    return [
+        f"{'.'.join([*root, *map(str, fault['loc'])]) or 'document'}: {_text(fault['type'], fault['loc'], fault['msg'])}" for fault in found
+    ]
 
 
 def _text(kind: str, at: tuple[int | str, ...], message: str) -> str:

@@ -110,7 +110,7 @@ def test_each_condition_decides(match: Match, meets: dict[str, Any], misses: dic
     [
         ({"name": "x", "action": "rate_limitd"}, "rules.0.action.signal", "did you mean rate_limited"),
         ({"name": "x", "action": "hung"}, "rules.0.action.signal", "did you mean hang"),
-        ({"name": "x", "action": "hang", "match": {"shares": 1}}, "rules.0.match.shares", "not permitted"),
+        ({"name": "x", "action": "hang", "match": {"shares": 1}}, "rules.0.match.shares", "unknown field"),
         ({"name": "x", "action": "hang", "match": {"share": 1.5}}, "rules.0.match.share", "less than or equal to 1"),
         ({"name": "x", "action": "hang", "match": {"offset": 0.5}}, "rules.0.match", "give share too"),
         ({"name": "x", "action": "hang", "match": {"from_s": 2, "until_s": 1}}, "rules.0.match", "before until_s"),
@@ -119,7 +119,7 @@ def test_each_condition_decides(match: Match, meets: dict[str, Any], misses: dic
         ({"name": "x", "action": {"latency": {"uniform_ms": [9, 1]}}}, "rules.0.action.latency", "low must not"),
         ({"name": "x", "action": {"headers": {"x": "a\r\nb: c"}}}, "rules.0.action.headers", "one line"),
         ({"name": "x y", "action": "hang"}, "rules.0.name", "match pattern"),
-        ({"name": "x"}, "rules.0.action", "required"),
+        ({"name": "x"}, "rules.0.action", "is missing"),
     ],
 )
 def test_a_wrong_rule_names_its_field(rule: dict[str, object], field: str, says: str) -> None:
