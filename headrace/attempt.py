@@ -114,7 +114,7 @@ class Attempts:
             if _told_to_stop():
                 raise
             return self._failed(job, _failure(error, left_s), _ms_since(began))
-        except Exception as error:  # noqa: BLE001  whatever a handler raises becomes an outcome
+        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a handler raises becomes an outcome, sys.exit() included
             return self._failed(job, _failure(error, left_s), _ms_since(began))
         latency_ms = _ms_since(began)
         attempt = Attempt(None, latency_ms, response.provider or "")
@@ -193,11 +193,13 @@ def _told_to_stop() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def _failure(error: Exception | asyncio.CancelledError, left_s: float) -> Failure:
+def _failure(error: Exception | asyncio.CancelledError | SystemExit, left_s: float) -> Failure:
     """The failure in whatever a handler raised."""
     match error:
         case asyncio.CancelledError():
             return Failure(ErrorClass.INTERNAL, "the handler awaited what was cancelled", code="CancelledError", called=True)
+        case SystemExit():
+            return Failure(ErrorClass.INTERNAL, "the handler asked to exit", code="SystemExit", called=True)
         case CallFailed():
             return error.failure
         case errors.Retry():

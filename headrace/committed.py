@@ -80,7 +80,9 @@ class Committed:
         return [s.resolved(p.offset) if (s := standings.get((p.topic, p.partition))) else False for p in positions]
 
     def _read(self, wanted: list[tuple[str, int]]) -> dict[tuple[str, int], Standing]:
-        admin = self._admin = self._admin or AdminClient(base_config(self._settings, "admin"))
+        # the other strategy forgets its brokers in an outage, but not the coordinator's old handle: see `producer_config`
+        config = base_config(self._settings, "admin") | {"metadata.recovery.strategy": "none"}
+        admin = self._admin = self._admin or AdminClient(config)
         if self._stale:
             # After a broker's restart the client goes on asking with the leader epoch it has cached (FENCED_LEADER_EPOCH). It
             # must not be replaced: what is still asked of it would be answered in a client that is being destroyed.

@@ -30,6 +30,7 @@ POLL_S = 0.05
 SOFT_HOLD_S = 0.25  # a full lane that empties soon is waited for: a pause throws away what was fetched, and costs half a second
 REVOKE_SHARE = 0.2  # of max.poll.interval.ms: how long a revocation waits for what is finished to be settled
 FROZEN_S = 5.0
+MARKERS, LOOK_EVERY_S = 16, 5.0
 
 _TP = tuple[str, int]
 
@@ -85,6 +86,7 @@ class Source:
         self._thread = threading.Thread(target=self._run, name=f"{group}-source", daemon=True)
         self._frozen_at = float("-inf")
         self._turned_at = time.monotonic()
+        self._looked_at = float("-inf")
         self.failure: BaseException | None = None
         self.protocol = protocol_of(settings)
         self._reading = False
@@ -173,14 +175,13 @@ class Source:
                 self._release(tp)
 
     def _look_for_holes(self, tp: _TP, run: list[Any]) -> None:
-        """A jump over more than a transaction's marker: aborted records, or such as retention deleted before they were read."""
-        expected = self._reached.get(tp)
-        for message in run:
-            offset = message.offset()
-            if expected is not None and offset - expected > 1:
-                self._restorer.submit(self._tell_lost, tp, expected, offset)
-            expected = offset + (message.error() is None)
-        self._reached[tp] = expected
+        """A jump between two reads, wider than a few transactions' markers: aborted records, or such as retention deleted unread."""
+        expected, last = self._reached.get(tp), run[-1]
+        self._reached[tp] = last.offset() + (last.error() is None)
+        found = run[0].offset()
+        if expected is not None and found - expected > MARKERS and self._turned_at - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = self._turned_at  # aborted records make such jumps too, and each look is three requests
+            self._restorer.submit(self._tell_lost, tp, expected, found).add_done_callback(self._restorer_done)
 
     def _tell_lost(self, tp: _TP, expected: int, found: int) -> None:
         """On the restorer's thread: the log's start says whether reading jumped because records are gone."""
