@@ -27,6 +27,11 @@ def base_config(settings: Settings, role: str) -> dict[str, Any]:
     }
 
 
+def unpolled(config: dict[str, Any]) -> dict[str, Any]:
+    """For a client nobody polls: log lines kept for a poll that never comes would pile up, so only critical ones are written, to stderr."""
+    return {name: value for name, value in config.items() if name != "logger"} | {"log_level": 2}
+
+
 def protocol_of(settings: Settings) -> str:
     """The group protocol to begin with: `auto` tries KIP-848 first."""
     return "consumer" if settings.kafka.group_protocol == "auto" else settings.kafka.group_protocol

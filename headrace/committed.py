@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from headrace.client_config import base_config
+from headrace.client_config import base_config, unpolled
 from headrace.config import Settings
 from headrace.envelope import Position
 from headrace.errors import KafkaUnavailable
 from headrace.offsets import Map, decode_map
 
 REQUEST_S = 10.0
+
+_TP = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +64,15 @@ class Committed:
         self._settings = settings
         self._groups = groups
         self._admin: AdminClient | None = None
-        self._stale = False
+        self._readers: dict[str, Consumer] = {}
+        self._lock = threading.Lock()
 
-    def read(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Standing]:
+    def read(self, partitions: Iterable[_TP]) -> dict[_TP, Standing]:
         """Where each partition stands. Raises KafkaUnavailable."""
         wanted = list(partitions)
         try:
             return self._read(wanted)
         except (KafkaException, TimeoutError) as error:
-            self._stale = True
             why = str(error) or "no answer"
             raise KafkaUnavailable(f"committed offsets could not be read from {self._settings.kafka.bootstrap}: {why}") from error
 
@@ -79,36 +82,49 @@ class Committed:
         standings = await asyncio.to_thread(self.read, partitions) if partitions else {}
         return [s.resolved(p.offset) if (s := standings.get((p.topic, p.partition))) else False for p in positions]
 
-    def _read(self, wanted: list[tuple[str, int]]) -> dict[tuple[str, int], Standing]:
+    def _read(self, wanted: list[_TP]) -> dict[_TP, Standing]:
         # the other strategy forgets its brokers in an outage, but not the coordinator's old handle: see `producer_config`
-        config = base_config(self._settings, "admin") | {"metadata.recovery.strategy": "none"}
+        config = unpolled(base_config(self._settings, "admin")) | {"metadata.recovery.strategy": "none"}
         admin = self._admin = self._admin or AdminClient(config)
-        if self._stale:
-            # After a broker's restart the client goes on asking with the leader epoch it has cached (FENCED_LEADER_EPOCH). It
-            # must not be replaced: what is still asked of it would be answered in a client that is being destroyed.
-            admin.list_topics(timeout=REQUEST_S)
-            self._stale = False
+        for topic in {topic for topic, _ in wanted}:
+            # Asked first, always. It learns the leaders' epochs: with those of before a broker's restart offsets are refused for
+            # ever (FENCED_LEADER_EPOCH).
+            admin.list_topics(topic, timeout=REQUEST_S)
+        starts, ends = (self._log(admin, wanted, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))  # type: ignore[no-untyped-call]  # theirs
+        standings: dict[_TP, Standing] = {}
+        for tp in self.offsets(wanted):
+            key = (tp.topic, tp.partition)
+            found = decode_map(tp.offset, tp.metadata) if tp.offset >= 0 else None
+            standings[key] = Standing(max(tp.offset, -1), found, starts[key].result(REQUEST_S).offset, ends[key].result(REQUEST_S).offset)
+        return standings
+
+    def offsets(self, wanted: Iterable[_TP]) -> Iterator[TopicPartition]:
+        """What the groups have committed, stable, with its metadata. Raises KafkaException.
+
+        Through consumers that never join: the admin client's request for the same ends the process when the coordinator
+        moves (librdkafka 2.16 then asks a consumer group that an admin client does not have).
+        """
         groups: dict[str, list[TopicPartition]] = {}
         for topic, partition in wanted:
             groups.setdefault(self._groups[topic], []).append(TopicPartition(topic, partition))
-        offsets = [self._offsets(admin, group, partitions) for group, partitions in groups.items()]
-        starts, ends = (self._log(admin, wanted, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))  # type: ignore[no-untyped-call]  # theirs
-        standings: dict[tuple[str, int], Standing] = {}
-        for future in offsets:
-            for tp in future.result(REQUEST_S).topic_partitions:
+        for group, partitions in groups.items():
+            for tp in self._reader(group).committed(partitions, timeout=REQUEST_S):
                 if tp.error is not None:
                     raise KafkaException(tp.error)
-                key = (tp.topic, tp.partition)
-                found = decode_map(tp.offset, tp.metadata) if tp.offset >= 0 else None
-                standings[key] = Standing(
-                    max(tp.offset, -1), found, starts[key].result(REQUEST_S).offset, ends[key].result(REQUEST_S).offset
-                )
-        return standings
+                yield tp
 
-    def _offsets(self, admin: AdminClient, group: str, partitions: list[TopicPartition]) -> Future[Any]:
-        request = [ConsumerGroupTopicPartitions(group, partitions)]
-        return admin.list_consumer_group_offsets(request, require_stable=True, request_timeout=REQUEST_S)[group]
+    def _reader(self, group: str) -> Consumer:
+        with self._lock:
+            if group not in self._readers:
+                config = unpolled(base_config(self._settings, "committed")) | {
+                    "group.id": group,
+                    "enable.auto.commit": False,
+                    "isolation.level": "read_committed",  # waits for pending transactional offsets
+                    "metadata.recovery.strategy": "none",
+                }
+                self._readers[group] = Consumer(config)
+            return self._readers[group]
 
-    def _log(self, admin: AdminClient, wanted: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], Future[Any]]:
+    def _log(self, admin: AdminClient, wanted: list[_TP], spec: OffsetSpec) -> dict[_TP, Future[Any]]:
         futures = admin.list_offsets({TopicPartition(t, p): spec for t, p in wanted}, request_timeout=REQUEST_S)
         return {(tp.topic, tp.partition): future for tp, future in futures.items()}

@@ -51,7 +51,7 @@ class Wheels:
         self._tick_ms = max(unit_ms // 4, 1)
         self._incarnation = uuid.uuid4().hex
         self._skew = Skew()
-        self._mover = Mover(settings, f"{self._group}.{settings.instance or self._incarnation}", clock, tell, self._skew)
+        self._mover = Mover(settings, self._group, f"{self._group}.{settings.instance or self._incarnation}", clock, tell, self._skew)
         self._settings = settings
         self._protocol = protocol_of(settings)
         self._doubt: tuple[str, list[Move[Message]], dict[int, Taken[Message]]] | None = None
@@ -193,7 +193,7 @@ class Wheels:
             return False
         try:
             partitions = [TopicPartition(self._topic, partition) for partition in ours]
-            landed = bool(ours) and self._mover.landed(sequence, self._group, partitions)
+            landed = bool(ours) and self._mover.landed(sequence, partitions)
         except KafkaException as failure:
             self._mover.error = failure.args[0]
             self._back_off()

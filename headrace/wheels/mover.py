@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka import ConsumerGroupTopicPartitions as GroupPartitions
-from confluent_kafka.admin import AdminClient
 
-from headrace.client_config import base_config, producer_config
+from headrace.client_config import producer_config
 from headrace.clock import Clock
+from headrace.committed import Committed
 from headrace.config import Settings
 from headrace.fencing import Fencing, error_of
 from headrace.schedule import Skew, partition_of
@@ -36,8 +35,8 @@ def _partition(move: Move[Message]) -> int:
 class Mover:
     """The transactional producer: one settle at a time, thrown away and replaced whenever its state is in doubt."""
 
-    def __init__(self, settings: Settings, transactional_id: str, clock: Clock, tell: Tell, skew: Skew) -> None:
-        self._base = base_config(settings, "wheels.admin")
+    def __init__(self, settings: Settings, group: str, transactional_id: str, clock: Clock, tell: Tell, skew: Skew) -> None:
+        self._committed = Committed(settings, {settings.topics.later: group})
         # 512 KiB is under any sane topic limit. Every delivery is reported: where a record landed shows the broker's clock.
         self._config: dict[str, Any] = producer_config(settings, "wheels.move", transactional_id, batch_bytes=512 << 10) | {
             "linger.ms": 1,
@@ -114,15 +113,13 @@ class Mover:
         if move.wheel is not None and offset is not None:
             self.landed_at[move.source] = (partition_of(move.wheel), offset)
 
-    def landed(self, sequence: str, group: str, partitions: list[TopicPartition]) -> bool:
+    def landed(self, sequence: str, partitions: list[TopicPartition]) -> bool:
         """Whether the settle of this sequence is committed. The producer is a new one by now, so that nothing is pending.
 
         Raises KafkaException where the broker does not answer.
         """
-        admin = AdminClient(self._base)
-        asked = GroupPartitions(group, partitions)
-        answer = admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=CALL_S)[group].result()
-        return any(part.metadata == sequence for part in answer.topic_partitions or ())
+        found = self._committed.offsets((part.topic, part.partition) for part in partitions)
+        return any(part.metadata == sequence for part in found)
 
     def close(self) -> None:
         """Throw the producer away, with what is still queued in it."""

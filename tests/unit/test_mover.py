@@ -43,7 +43,7 @@ def _error(code: int, *, fatal: bool = False, retriable: bool = False, abort: bo
 def mover(monkeypatch: pytest.MonkeyPatch) -> Mover:
     monkeypatch.setattr("headrace.wheels.mover.Producer", Failing)
     monkeypatch.setattr(Failing, "made", 0)
-    return Mover(Settings(instance="one"), "t", Clock(), lambda name, fields: None, Skew())
+    return Mover(Settings(instance="one"), "g", "t", Clock(), lambda name, fields: None, Skew())
 
 
 ABORTABLE = _error(KafkaError.ILLEGAL_GENERATION, abort=True)
