@@ -1,0 +1,130 @@
+"""Redis frozen, emptied or cut off in the middle of work, copies submitted meanwhile, workers killed: at most one completed result an id."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.local.stub import Rule, StubLLM
+from tests.support.bench import Bench
+from tests.support.servers import OwnRedis, own_redis
+from tests.support.worker import Worker
+
+pytest_plugins = ["tests.support.fixtures"]
+
+FROZEN_S = float(os.environ.get("HEADRACE_TEST_FROZEN_S", "8"))
+RESTARTS = int(os.environ.get("HEADRACE_TEST_RESTARTS", "2"))
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[OwnRedis]:
+    """Give a Redis of this test's own."""
+    with own_redis(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def mine(kafka: str, redis: OwnRedis, namespace: str) -> Iterator[Bench]:
+    """Give a bench that claims in that Redis."""
+    made = Bench(kafka, redis.url, namespace)
+    yield made
+    made.close()
+
+
+def slow(low: float, high: float) -> Rule:
+    """Calls that take that long."""
+    return Rule.model_validate({"name": "slow", "action": {"latency": {"uniform_ms": [low, high]}}})
+
+
+def completed(counts: Counter[tuple[str, str]]) -> dict[str, int]:
+    """How many completed results each id has."""
+    return {request_id: n for (request_id, status), n in counts.items() if status == "completed"}
+
+
+async def test_redis_frozen_in_mid_load_with_copies_of_what_is_in_flight(mine: Bench, redis: OwnRedis, stub: StubLLM) -> None:
+    """SIGSTOP of Redis for 8 s, copies of every id sent meanwhile to the other partition: one completed an id, one call an id, copies are told so."""
+    ids = [f"r{number:03}" for number in range(300)]
+    stub.set_rules([slow(100, 900)])
+    mine.ask(*ids, partition=0)
+    settings = mine.settings(stub.base_url, limits={"concurrency": 64})
+    with Worker(settings, "main", "retry") as worker:
+        await stub.wait_calls(100)
+        redis.freeze()
+        mine.ask(*ids, partition=1)
+        await asyncio.sleep(FROZEN_S)
+        redis.thaw()
+        counts = await mine.finished(ids, timeout_s=40)
+        await mine.until("results", lambda seen: len(seen) >= 2 * len(ids))
+        await mine.until_drained(["main", "retry"])
+        assert worker.named("store_unavailable"), "the freeze was noticed"
+        assert worker.named("store_back")
+        worker.signal(signal.SIGTERM)
+        assert await worker.exit_code() == 0
+    assert completed(counts) == dict.fromkeys(ids, 1)
+    final = await mine.finished(ids)
+    assert completed(final) == dict.fromkeys(ids, 1)
+    assert sum(n for (_, status), n in final.items() if status == "duplicate") == len(ids)
+    assert stub.calls == dict.fromkeys(ids, 1)
+
+
+async def test_redis_emptied_under_two_workers(mine: Bench, redis: OwnRedis, stub: StubLLM) -> None:
+    """FLUSHALL in mid-load under two workers: both stop by themselves and say why; the next complete the rest, no id twice."""
+    ids = [f"r{number:03}" for number in range(500)]
+    stub.set_rules([slow(100, 300)])
+    settings = mine.settings(stub.base_url, limits={"concurrency": 16})
+    with Worker(settings, "main") as first, Worker(settings, "main") as second:
+        await first.event("assigned")
+        await second.event("assigned")
+        mine.ask(*ids)
+        await stub.wait_calls(150)
+        redis.flush()
+        codes = await asyncio.gather(first.exit_code(), second.exit_code())
+        assert 0 not in codes, "it did not stop because it was asked to"
+        assert all("epoch" in worker.said for worker in (first, second)), first.said + second.said
+    with Worker(settings, "main") as third:
+        counts = await mine.finished(ids, timeout_s=40)
+        await mine.until_drained(["main"])
+        third.signal(signal.SIGTERM)
+        assert await third.exit_code() == 0
+    assert counts == {(request_id, "completed"): 1 for request_id in ids}
+    assert stub.total_calls - len(ids) <= 2 * 2 * 16, "what was in flight or not yet settled in two workers"
+
+
+async def test_restarts_at_random_moments_with_copies(bench: Bench, stub: StubLLM) -> None:
+    """Workers killed or asked to stop in turn, with copies and faults in the mix (field case 3): the sets are equal, calls within the bound."""
+    chance = random.Random(3)
+    ids = [f"r{number:04}" for number in range(250 * (RESTARTS + 1))]
+    stub.set_rules([Rule.model_validate({"name": "again", "match": {"share": 0.1, "first": 1}, "action": "server_error"}), slow(5, 120)])
+    settings = bench.settings(stub.base_url, grace_s=2, limits={"concurrency": 16, "unsettled_outcomes": 64})
+    hard = 0
+    for round_ in range(RESTARTS):
+        part = ids[250 * round_ : 250 * (round_ + 1)]
+        called = stub.total_calls
+        with Worker(settings, "main", "retry") as worker:
+            bench.ask(*part)
+            bench.ask(*chance.sample(part, 50))
+            await stub.wait_calls(called + chance.randrange(20, 200))
+            if chance.random() < 0.5:
+                worker.kill()
+                hard += 1
+            else:
+                worker.signal(signal.SIGTERM)
+                assert await worker.exit_code() == 0
+    bench.ask(*ids[250 * RESTARTS :])
+    with Worker(settings, "main", "retry") as last:
+        counts = await bench.finished(ids, timeout_s=60)
+        await bench.until_drained(["main", "retry"], timeout_s=40)
+        last.signal(signal.SIGTERM)
+        assert await last.exit_code() == 0
+    assert completed(counts) == dict.fromkeys(ids, 1)
+    assert completed(await bench.finished(ids)) == dict.fromkeys(ids, 1)
+    needed = len(ids) + sum(entry.status == 500 for entry in stub.log)
+    extra = stub.total_calls - needed
+    assert extra <= hard * (2 * 16 + 64), f"{extra} extra calls after {hard} kills"
