@@ -90,9 +90,10 @@ class Committed:
             # Asked first, always. It learns the leaders' epochs: with those of before a broker's restart offsets are refused for
             # ever (FENCED_LEADER_EPOCH).
             admin.list_topics(topic, timeout=REQUEST_S)
+        committed = list(self.offsets(wanted))  # before the ends: what is committed now may lie beyond an end asked for earlier
         starts, ends = (self._log(admin, wanted, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))  # type: ignore[no-untyped-call]  # theirs
         standings: dict[_TP, Standing] = {}
-        for tp in self.offsets(wanted):
+        for tp in committed:
             key = (tp.topic, tp.partition)
             found = decode_map(tp.offset, tp.metadata) if tp.offset >= 0 else None
             standings[key] = Standing(max(tp.offset, -1), found, starts[key].result(REQUEST_S).offset, ends[key].result(REQUEST_S).offset)

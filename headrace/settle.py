@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import TopicPartition
 
@@ -21,10 +21,11 @@ from headrace.errors import ErrorClass, Failure, HeadraceError
 from headrace.instrument import Tell
 from headrace.offsets import Commit
 from headrace.offsets import Sequence as SettleSequence
-from headrace.outcome import Completed, Dead, Output, Retry, Settlement
+from headrace.outcome import Completed, Dead, Settlement
 from headrace.outputs import Outputs
 from headrace.redact import mask
-from headrace.transaction import Ended, Refusal, State, Transactions
+from headrace.refusals import Prepared, sort_refused
+from headrace.transaction import Ended, State, Transactions
 
 IDLE_S = 0.25
 HELD_S = 2.0
@@ -32,13 +33,6 @@ _COMPLETED = ("completed", "")
 AGAIN_FROM_S, AGAIN_TO_S = 0.05, 1.0
 _TP = tuple[str, int]
 Report = Callable[[Sequence[Settlement]], None]
-
-
-class _Prepared(NamedTuple):
-    """A settlement with the records it writes."""
-
-    settlement: Settlement
-    outputs: list[Output]
 
 
 class Settler:
@@ -164,17 +158,17 @@ class Settler:
             settlement = alone.popleft()
             alone.extend(self._settle_group([self._prepared(settlement)]))
 
-    def _prepared(self, settlement: Settlement) -> _Prepared:
+    def _prepared(self, settlement: Settlement) -> Prepared:
         """What cannot be written down is a dead letter that says so: one outcome must not end the thread that settles all."""
         try:
-            return _Prepared(settlement, self._outputs.of(settlement))
+            return Prepared(settlement, self._outputs.of(settlement))
         except (TypeError, ValueError) as error:
             failure = Failure(ErrorClass.INTERNAL, mask(f"the outcome cannot be written: {error}"))
             attempts = getattr(settlement.outcome, "attempts", ())
             dead = settlement._replace(outcome=Dead(failure, settlement.job.record.timestamp_ms, attempts))
-            return _Prepared(dead, self._outputs.of(dead))
+            return Prepared(dead, self._outputs.of(dead))
 
-    def _settle_group(self, group: list[_Prepared]) -> list[Settlement]:
+    def _settle_group(self, group: list[Prepared]) -> list[Settlement]:
         """Settle until all of it is committed, gone, held back or to be tried alone; the latter are returned.
 
         1. one snapshot of ownership and group metadata  2. hand over what is gone  3. produce, send offsets with their
@@ -190,13 +184,13 @@ class Settler:
                 break
             if ended.error is not None:
                 self._tell("settle_again", {"lane": self._lane, "error": ended.error, "outcomes": len(group)})
-            group, refused = self._sort_refused(group, ended)
+            group, refused = self._judge(group, ended)
             alone += refused
             time.sleep(wait_s)
             wait_s = min(wait_s * 2, AGAIN_TO_S)
         return alone
 
-    def _transact(self, group: list[_Prepared], snapshot: Snapshot) -> Ended:
+    def _transact(self, group: list[Prepared], snapshot: Snapshot) -> Ended:
         self._count += 1
         sequence = SettleSequence(self._incarnation, self._count)
         settling = _offsets_by_partition(group)
@@ -238,8 +232,8 @@ class Settler:
         self._tell("ambiguous_commit", {"lane": self._lane, "landed": landed, "settle": sequence.n})
         return landed
 
-    def _hand_over(self, group: list[_Prepared], snapshot: Snapshot) -> list[_Prepared]:
-        owned: list[_Prepared] = []
+    def _hand_over(self, group: list[Prepared], snapshot: Snapshot) -> list[Prepared]:
+        owned: list[Prepared] = []
         gone: list[Settlement] = []
         for prepared in group:
             record = prepared.settlement.job.record
@@ -253,9 +247,9 @@ class Settler:
             self._tell("handed_over", {"lane": self._lane, "outcomes": len(gone)})
         return owned
 
-    def _split_large(self, group: list[_Prepared]) -> tuple[list[_Prepared], list[Settlement]]:
+    def _split_large(self, group: list[Prepared]) -> tuple[list[Prepared], list[Settlement]]:
         """A record over its topic's limit before compression must be tried alone: only the broker can tell."""
-        together: list[_Prepared] = []
+        together: list[Prepared] = []
         alone: list[Settlement] = []
         for prepared in group:
             if prepared.settlement.alone or not any(self._outputs.too_large(o) for o in prepared.outputs):
@@ -264,35 +258,19 @@ class Settler:
                 alone.append(prepared.settlement._replace(alone=True))
         return together, alone
 
-    def _sort_refused(self, group: list[_Prepared], ended: Ended) -> tuple[list[_Prepared], list[Settlement]]:
-        """Who goes on together, and who must be tried alone; who writes to a topic that cannot be written is held back."""
+    def _judge(self, group: list[Prepared], ended: Ended) -> tuple[list[Prepared], list[Settlement]]:
+        """Who goes on together and who must be tried alone; the rest is held back for a while."""
         if not ended.refused:
             return group, []
-        outputs = [output for prepared in group for output in prepared.outputs]
-        # The client may refuse the first record of a topic at once; the others would be found one transaction at a time.
-        shut = {(outputs[i].topic, outputs[i].partition): refusal for i, refusal in ended.refused.items() if refusal.kind == "topic"}
-        together: list[_Prepared] = []
-        alone: list[Settlement] = []
-        index = 0
-        for prepared in group:
-            found = [shut[o.topic, o.partition] for o in prepared.outputs if (o.topic, o.partition) in shut]
-            found += [ended.refused[i] for i in range(index, index + len(prepared.outputs)) if i in ended.refused]
-            index += len(prepared.outputs)
-            settlement = prepared.settlement
-            if not found:
-                together.append(prepared)
-            elif found[0].kind == "topic" or settlement.cut:
-                self._settling -= 1
-                self._held.append((time.monotonic() + HELD_S, settlement))
-                self._tell("settle_blocked", {"lane": self._lane, "error": found[0].message, "position": str(settlement.position)})
-            elif settlement.alone:
-                alone.append(_instead(settlement, found[0]))
-            else:
-                alone.append(settlement._replace(alone=True))
-        return together, alone
+        found = sort_refused(group, ended.refused)
+        self._settling -= len(found.held)
+        for settlement, why in found.held:
+            self._held.append((time.monotonic() + HELD_S, settlement))
+            self._tell("settle_blocked", {"lane": self._lane, "error": why, "position": str(settlement.position)})
+        return found.together, found.alone
 
 
-def _offsets_by_partition(group: Iterable[_Prepared]) -> dict[_TP, list[int]]:
+def _offsets_by_partition(group: Iterable[Prepared]) -> dict[_TP, list[int]]:
     offsets: dict[_TP, list[int]] = {}
     for prepared in group:
         record = prepared.settlement.job.record
@@ -306,17 +284,3 @@ def _kind(settlement: Settlement) -> tuple[str, str]:
         return _COMPLETED
     failure: Failure | None = getattr(outcome, "failure", None)
     return type(outcome).__name__.lower(), failure.error_class.value if failure else ""
-
-
-def _instead(settlement: Settlement, refusal: Refusal) -> Settlement:
-    """Refused by the broker though alone: a dead letter instead; a dead letter is cut to what fits."""
-    outcome = settlement.outcome
-    if isinstance(outcome, Dead):
-        return settlement._replace(cut=True)
-    error_class = ErrorClass.INVALID_REQUEST if refusal.kind == "record" else ErrorClass.TOO_LARGE
-    attempts = getattr(outcome, "attempts", ())
-    times = (getattr(outcome, name, 0) for name in ("completed_at_ms", "failed_at_ms", "at_ms"))
-    at_ms = next(filter(None, times), settlement.job.record.timestamp_ms)
-    failure = Failure(error_class, f"the broker refuses what this outcome writes: {refusal.message}", called=bool(attempts))
-    elapsed_ms = outcome.elapsed_ms if isinstance(outcome, Retry) else 0
-    return settlement._replace(outcome=Dead(failure, at_ms, attempts, elapsed_ms))

@@ -9,20 +9,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from headrace.assignment import Assignment
 from headrace.client_config import consumer_config, falls_back, protocol_of
-from headrace.committed import Committed, Standing
+from headrace.committed import Committed
 from headrace.config import Settings
 from headrace.envelope import Record
-from headrace.errors import HeadraceError, KafkaUnavailable
+from headrace.errors import KafkaUnavailable
 from headrace.flow import Flow
 from headrace.instrument import Tell
 from headrace.offsets import Tracker
+from headrace.restorer import Restorer
 from headrace.trail import headers_of
 
 BATCH = 500
@@ -30,7 +30,6 @@ POLL_S = 0.05
 SOFT_HOLD_S = 0.25  # a full lane that empties soon is waited for: a pause throws away what was fetched, and costs half a second
 REVOKE_SHARE = 0.2  # of max.poll.interval.ms: how long a revocation waits for what is finished to be settled
 FROZEN_S = 5.0
-MARKERS, LOOK_EVERY_S = 16, 5.0
 
 _TP = tuple[str, int]
 
@@ -72,22 +71,18 @@ class Source:
         self._topics = list(topics)
         self._assignment = assignment
         self._flow = flow
-        self._committed = committed
         self._downstream = downstream
         self._tell = tell
         self._queue_kbytes = queue_kbytes
-        self._restorer = ThreadPoolExecutor(1, thread_name_prefix=f"{group}-restore")
-        self._restored: deque[tuple[_TP, int, Standing]] = deque()
+        self._restorer = Restorer(group, settings.limits.window, assignment=assignment, committed=committed, tell=tell)
         self._stash: dict[_TP, deque[Any]] = {}  # of messages; their stubs allow None where a consumed one has none
-        self._reached: dict[_TP, int | None] = {}  # one past what was last read of a partition
         self._paused: set[_TP] = set()
         self._holds: frozenset[str] = frozenset()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{group}-source", daemon=True)
         self._frozen_at = float("-inf")
         self._turned_at = time.monotonic()
-        self._looked_at = float("-inf")
-        self.failure: BaseException | None = None
+        self._failure: BaseException | None = None
         self.protocol = protocol_of(settings)
         self._reading = False
 
@@ -112,8 +107,13 @@ class Source:
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
-        self._restorer.shutdown(wait=False, cancel_futures=True)
+        self._restorer.stop()
         return not self._thread.is_alive()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the thread, or keeps a partition from being read."""
+        return self._failure or self._restorer.failure
 
     @property
     def alive(self) -> bool:
@@ -133,7 +133,7 @@ class Source:
             finally:
                 self._consumer.close()  # leaves the group: the others need not wait for the session to end
         except BaseException as error:  # noqa: BLE001  the process watches `failure` and stops with it
-            self.failure = error
+            self._failure = error
             self._tell("source_failed", {"group": self._group, "error": str(error)})
 
     def _open(self) -> Consumer:
@@ -170,29 +170,9 @@ class Source:
             runs.setdefault((message.topic(), message.partition()), []).append(message)
         for tp, run in runs.items():
             if tp in self._stash:
-                self._look_for_holes(tp, run)
+                self._restorer.passed(tp, run, self._turned_at)
                 self._stash[tp].extend(run)
                 self._release(tp)
-
-    def _look_for_holes(self, tp: _TP, run: list[Any]) -> None:
-        """A jump between two reads, wider than a few transactions' markers: aborted records, or such as retention deleted unread."""
-        expected, last = self._reached.get(tp), run[-1]
-        self._reached[tp] = last.offset() + (last.error() is None)
-        found = run[0].offset()
-        if expected is not None and found - expected > MARKERS and self._turned_at - self._looked_at >= LOOK_EVERY_S:
-            self._looked_at = self._turned_at  # aborted records make such jumps too, and each look is three requests
-            self._restorer.submit(self._tell_lost, tp, expected, found).add_done_callback(self._restorer_done)
-
-    def _tell_lost(self, tp: _TP, expected: int, found: int) -> None:
-        """On the restorer's thread: the log's start says whether reading jumped because records are gone."""
-        try:
-            start = self._committed.read([tp])[tp].start
-        except HeadraceError as error:
-            self._tell("committed_unreadable", {"group": self._group, "error": str(error)})
-            return
-        if (lost := min(start, found) - expected) > 0:
-            fields = {"partition": f"{tp[0]}/{tp[1]}", "reason": "deleted by retention before they were read"}
-            self._tell("records_lost", {**fields, "records": lost})
 
     def _release(self, tp: _TP) -> None:
         """Dispatch what waits of a partition, as far as its map is known and its window has room."""
@@ -206,27 +186,10 @@ class Source:
             self._downstream.deliver(records)
 
     def _restore_ready(self) -> None:
-        while self._restored:
-            tp, epoch, standing = self._restored.popleft()
-            tracker = self._tracker(tp, standing)
-            if self._assignment.restored(tp, epoch, tracker, standing.committed) and not self._reading:
+        for tp, epoch, tracker, committed in self._restorer.ready():
+            if self._assignment.restored(tp, epoch, tracker, committed) and not self._reading:
                 self._reading = True
                 self._tell("reading", {"group": self._group, "topics": self._topics})
-
-    def _tracker(self, tp: _TP, standing: Standing) -> Tracker:
-        frontier, restored = standing.committed, standing.map
-        if frontier > standing.end:  # the topic was made anew, or truncated: the reader starts over, so do we
-            self._tell("records_lost", {"partition": f"{tp[0]}/{tp[1]}", "reason": "committed beyond the log's end", "records": 0})
-            frontier, restored = standing.start, None
-        elif standing.lost:
-            fields = {"partition": f"{tp[0]}/{tp[1]}", "reason": "deleted by retention before they were settled"}
-            self._tell("records_lost", {**fields, "records": standing.lost})
-        if frontier < 0:
-            frontier, restored = standing.start, None
-        tracker = Tracker(frontier, restored, window=self._settings.limits.window)
-        if standing.start > frontier:
-            tracker.at_end(standing.start)
-        return tracker
 
     def _apply_pauses(self) -> None:
         """The intended state is held here and applied again after every assignment; a paused partition must not stay so by accident."""
@@ -250,29 +213,7 @@ class Source:
         self._paused -= set(tps)
         self._tell("assigned", {"group": self._group, "partitions": sorted(f"{t}/{p}" for t, p in tps)})
         if epochs:
-            self._restorer.submit(self._restore, epochs).add_done_callback(self._restorer_done)
-
-    def _restorer_done(self, future: Future[None]) -> None:
-        """A partition that cannot be restored is never dispatched: the process must not go on as if it were."""
-        if not future.cancelled() and (error := future.exception()) is not None:
-            self.failure = error
-
-    def _restore(self, epochs: dict[_TP, int]) -> None:
-        """On the restorer's thread: read where the partitions stand, for as long as they are ours."""
-        wait_s = 0.1
-        while not self._stopping.is_set():
-            wanted = {tp: epoch for tp, epoch in epochs.items() if self._assignment.epoch(tp) == epoch}
-            if not wanted:
-                return
-            try:
-                standings = self._committed.read(wanted)
-            except HeadraceError as error:
-                self._tell("committed_unreadable", {"group": self._group, "error": str(error)})
-                self._stopping.wait(wait_s)
-                wait_s = min(wait_s * 2, 2.0)
-                continue
-            self._restored.extend((tp, wanted[tp], standing) for tp, standing in standings.items())
-            return
+            self._restorer.restore(epochs)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         tps = [(p.topic, p.partition) for p in partitions]
@@ -292,7 +233,7 @@ class Source:
         self._downstream.ownership_changed()
         for tp in tps:
             self._stash.pop(tp, None)
-            self._reached.pop(tp, None)
+            self._restorer.forget(tp)
             self._paused.discard(tp)
 
     def _fresh(self, consumer: Consumer) -> Any:

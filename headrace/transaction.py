@@ -19,6 +19,7 @@ from headrace.errors import KafkaUnavailable
 from headrace.fencing import Fencing, error_of
 from headrace.instrument import Tell
 from headrace.outcome import Output
+from headrace.refusals import Refusal
 
 STEP_S = 8.0  # how long one call into the client may block
 _HOPELESS = frozenset(
@@ -47,14 +48,6 @@ class State(enum.Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     AMBIGUOUS = "ambiguous"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An output that was not taken. `size` and `record` are its batch's fault, perhaps its own; `topic` is the topic's."""
-
-    kind: Literal["size", "record", "topic"]
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,8 +154,8 @@ class Bench:
             committed=self.committed, downstream=self,
             tell=lambda name, fields: self.told.append((name, dict(fields))),
         )  # type: ignore[arg-type]  # fmt: skip
-        self.source._restorer.shutdown()
-        self.source._restorer = self.restorer  # type: ignore[assignment]
+        self.source._restorer._pool.shutdown()
+        self.source._restorer._pool = self.restorer  # type: ignore[assignment]
 
     def make(self, config: dict[str, Any]) -> FakeConsumer:
         self.consumers.append(FakeConsumer(config))
@@ -411,7 +411,7 @@ def test_records_of_one_poll_are_not_taken_into_the_next_assignment(bench: Bench
 
 def test_unreadable_offsets_are_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """For as long as the partition is ours; nothing is dispatched meanwhile."""
-    monkeypatch.setattr(bench.source._stopping, "wait", lambda _: False)
+    monkeypatch.setattr(bench.source._restorer._stopping, "wait", lambda _: False)
     bench.committed.failing = [KafkaUnavailable("away")] * 3
     bench.assign(A)
     bench.turn(*messages(A, 0))
@@ -422,10 +422,10 @@ def test_unreadable_offsets_are_read_again(bench: Bench, monkeypatch: pytest.Mon
 def test_unreadable_offsets_of_what_went_are_left(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reading ends with the assignment."""
     bench.assign(A, restored=False)
-    monkeypatch.setattr(bench.source._stopping, "wait", lambda _: bench.assignment.gone([A], None))
+    monkeypatch.setattr(bench.source._restorer._stopping, "wait", lambda _: bench.assignment.gone([A], None))
     bench.committed.failing = [KafkaUnavailable("away")]
     bench.restorer.work()
-    assert not bench.source._restored
+    assert not bench.source._restorer._ready
 
 
 def test_a_restorer_that_breaks_stops_the_process(bench: Bench) -> None:
