@@ -14,6 +14,9 @@ from headrace.envelope import Record
 from headrace.instrument import Tell, silent
 
 
+CANCEL_S = 1.0
+
+
 class Alerts:
     """`start` inside a running loop, `note` each dead letter from that loop, `close` at the end.
 
@@ -56,7 +59,8 @@ class Alerts:
             await asyncio.wait(self._tasks.values(), timeout=within_s)
         for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=CANCEL_S)  # a sink that clings to its work is left behind
         for name, outlet in self._outlets.items():
             if outlet.unsent:
                 self._tell("alerts_unsent", {"sink": name, "count": outlet.unsent})

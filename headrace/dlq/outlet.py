@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,15 +96,17 @@ class Outlet:
         return max(shut_s, quiet_s, self._bucket.wait_s(now_s)), due
 
     async def _sleep(self, wait_s: float | None) -> None:
-        try:
-            await asyncio.wait_for(self._woken.wait(), wait_s)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._woken.wait()
 
     async def _send(self, alert: Alert) -> None:
         self._bucket.take(self._now_s())
         try:
-            await asyncio.wait_for(self._sink.send(alert), self._pace.send_timeout_s)
+            # Not wait_for: on Python 3.11 it lets the sink's error stand for a cancellation that comes in the same moment, and a
+            # sink that fails for ever would keep the process from ending.
+            async with asyncio.timeout(self._pace.send_timeout_s):
+                await self._sink.send(alert)
         except asyncio.CancelledError:
             self._put_back(alert)
             raise
