@@ -13,7 +13,6 @@ from headrace.dlq.outlet import Outlet, Pace
 from headrace.envelope import Record
 from headrace.instrument import Tell, silent
 
-
 CANCEL_S = 1.0
 
 
