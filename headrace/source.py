@@ -156,6 +156,8 @@ class Source:
         self._assignment.refreshed(self._consumer.consumer_group_metadata())
         self._restore_ready()
         for tp in [tp for tp, stash in self._stash.items() if stash]:
+            if self._flow.full:  # what waits for its map comes all at once: no more than a batch above the lane's room
+                break
             self._release(tp)
         self._apply_pauses()
 
@@ -172,7 +174,8 @@ class Source:
             if tp in self._stash:
                 self._restorer.passed(tp, run, self._turned_at)
                 self._stash[tp].extend(run)
-                self._release(tp)
+                if not self._flow.full:
+                    self._release(tp)
 
     def _release(self, tp: _TP) -> None:
         """Dispatch what waits of a partition, as far as its map is known and its window has room."""

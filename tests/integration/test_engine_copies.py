@@ -39,7 +39,7 @@ async def test_copies_in_flight_wait_and_become_duplicates(bench: Bench, stub: S
     ids = ["a", "b", "c"]
     for number in range(10):
         bench.ask(*ids, partition=number % 2)
-    async with Engine(bench.settings(stub.base_url), "main") as engine:
+    async with Engine(bench.settings(stub.base_url), "main", "retry") as engine:  # a copy that waits longer than 5 s goes there
         results = await bench.results(30)
         await bench.until_drained(["main"])
         await engine.stop()
