@@ -12,7 +12,7 @@ from tenacity.wait import wait_exponential
 from headrace.config import DEFAULT_POLICIES, ClassPolicy
 from headrace.envelope import Trail
 from headrace.errors import ErrorClass, Failure
-from headrace.redact import clip
+from headrace.redact import MESSAGE_BYTES, clip
 from headrace.trail import LAST_ATTEMPTS
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 # Retry-After is one moment for everybody: later callers are spread over up to this share of it.
 SPREAD = 0.2
 _SHUTS_TARGET = frozenset({ErrorClass.QUOTA_EXHAUSTED, ErrorClass.AUTH})
-_MESSAGE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,5 +129,5 @@ def _bound_met(
 
 def _give_up(failure: Failure, elapsed_ms: int, why: str | None) -> GiveUp:
     if why is not None:
-        failure = replace(failure, message=clip(f"given up, {why}: {failure.message}", _MESSAGE_BYTES))
+        failure = replace(failure, message=clip(f"given up, {why}: {failure.message}", MESSAGE_BYTES))
     return GiveUp(failure, elapsed_ms)
