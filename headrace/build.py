@@ -10,15 +10,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from headrace import topics
 from headrace.claims import Lifetimes
 from headrace.clock import Clock
+from headrace.committed import Committed
 from headrace.config import Settings
 from headrace.dlq.alerts import build_alerts
-from headrace.errors import ConfigError, StoreUnavailable
+from headrace.errors import ConfigError, StoreLost, StoreUnavailable
 from headrace.handler import load_handler
 from headrace.instrument import Tell
-from headrace.lane import Shared
+from headrace.lane import Shared, groups
 from headrace.llm import Llm
 from headrace.loading import missing_keys
 from headrace.pauses import Pauses
+from headrace.rebuild import CompletedResults
+from headrace.recovery import Recovery
 from headrace.store import Store
 
 ALERTS_S = 5.0
@@ -40,8 +43,11 @@ async def built(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> Asyn
         clock = Clock()
         store = Store(settings.redis.url.get_secret_value(), settings.namespace, lifetimes=_lifetimes(settings, facts))
         opened.push_async_callback(store.close)
+        incarnation = secrets.token_hex(6)
+        results = CompletedResults(settings, Committed(settings, groups(settings)), facts.partitions[settings.topics.main])
+        recovery = Recovery(store, results, incarnation=incarnation, tell=tell)
         if calls:
-            await _open(store, clock, settings, tell)
+            await _open(store, recovery, clock, settings, tell)
         llm = Llm(settings.providers, pool=settings.limits.concurrency * 2, now_ms=clock.now_ms)
         opened.push_async_callback(llm.close)
         alerts = build_alerts(settings, tell=tell)
@@ -49,8 +55,9 @@ async def built(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> Asyn
         opened.push_async_callback(alerts.close, ALERTS_S)
         yield Shared(
             settings=settings,
-            incarnation=secrets.token_hex(6),
+            incarnation=incarnation,
             store=store,
+            recovery=recovery,
             clock=clock,
             llm=llm,
             pauses=Pauses(settings.pause, llm.targets, probe_lapse_ms=_longest_call_ms(settings), tell=tell),
@@ -62,11 +69,13 @@ async def built(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> Asyn
         )
 
 
-async def _open(store: Store, clock: Clock, settings: Settings, tell: Tell) -> None:
+async def _open(store: Store, recovery: Recovery, clock: Clock, settings: Settings, tell: Tell) -> None:
     try:
         await store.open()
-        await store.check_server()
+        await recovery.enter()
         clock.sync(await store.time_ms())
+    except StoreLost as error:
+        recovery.suspect(error)
     except StoreUnavailable as error:
         if settings.redis.on_outage == "pause":
             raise ConfigError([f"redis.url: {error}; or start without dedup: redis.on_outage: continue"]) from error

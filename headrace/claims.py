@@ -62,6 +62,18 @@ class Token(NamedTuple):
         return self.incarnation != other.incarnation or self.epoch > other.epoch
 
 
+RESTORED = Token("restored", 0)
+
+
+class DoneMark(NamedTuple):
+    """A completed result, as `llm_results` tells of it after Redis has lost its own word. `at_ms`: when it was appended."""
+
+    request_id: str
+    origin: Position
+    fingerprint: str
+    at_ms: int
+
+
 class Claim(NamedTuple):
     """What a record brings when it asks for its request id.
 
@@ -196,6 +208,33 @@ def _contend(held: Held, claim: Claim, now_ms: int, live_ms: int, *, later: bool
     return Copy(held.position, held.token, held.alive(now_ms), held.since_ms), None
 
 
+def reassert(held: Held | None, claim: Claim, now_ms: int, *, live_ms: int, began_ms: int) -> tuple[Answer, Held | None]:
+    """What a claim gets that its worker still holds, after Redis may have lost data; and what is to be held instead.
+
+    Of those who hold it the first wins. What was written before the epoch began (a snapshot's word) knows less than they do,
+    unless it says `done`: that is never taken back.
+    """
+    if held is None:
+        return Granted(), _granted(claim, now_ms, live_ms)
+    if held.state == "done":
+        return Taken("completed", held.since_ms), None
+    if held.belongs_to(claim) and held.state in ("claimed", "answered"):
+        return Granted(), replace(held, live_until_ms=now_ms + live_ms, since_ms=now_ms)
+    later = held.origin == claim.origin and claim.hop > held.hop
+    if held.since_ms < began_ms or later:
+        return Granted(), _granted(claim, now_ms, live_ms)
+    if held.state in ("waiting", "dead"):
+        return Taken(held.state, held.since_ms), None
+    return Copy(held.position, held.token, held.alive(now_ms), held.since_ms), None
+
+
+def restore(held: Held | None, done: DoneMark) -> tuple[bool, Held | None]:
+    """A completed result's mark, written again: whether it was missing, and what is held. Whoever holds the id has lost it."""
+    if held is not None and held.state == "done":
+        return False, held
+    return True, Held("done", done.origin, done.origin, 0, RESTORED, done.fingerprint, 0, done.at_ms)
+
+
 def _granted(claim: Claim, now_ms: int, live_ms: int) -> Held:
     return Held("claimed", claim.position, claim.origin, claim.hop, claim.token, claim.fingerprint, now_ms + live_ms, now_ms)
 
@@ -207,7 +246,7 @@ def _open(held: Held | None, claim: Claim) -> bool:
 def mark(held: Held | None, claim: Claim, state: MarkState, now_ms: int) -> tuple[bool, Held | None]:
     """Mark a settled claim: whether it was this claim's to mark, and what is held afterwards (None: nothing)."""
     if held is None or not _open(held, claim):
-        repeated = held is not None and held.state == state and held.belongs_to(claim)
+        repeated = held is not None and held.state == state and (state == "done" or held.belongs_to(claim))
         return repeated, held
     if state == "forget":
         return True, None

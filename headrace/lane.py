@@ -29,6 +29,7 @@ from headrace.outcome import Noted, Outcome, Settlement
 from headrace.outputs import Outputs
 from headrace.pauses import Pauses
 from headrace.pipeline import Admitting, Lane, Pipeline
+from headrace.recovery import Recovery
 from headrace.schedule import NEAR_MS, wheels_for
 from headrace.settle import Settler
 from headrace.source import Source
@@ -48,6 +49,7 @@ class Shared:
     settings: Settings
     incarnation: str
     store: Store
+    recovery: Recovery
     clock: Clock
     llm: Llm
     pauses: Pauses
@@ -199,16 +201,19 @@ class RunningLane:
         if self.name == "dlq":
             return Everybody()
         shared = self._shared
-        return Guard(
+        guard = Guard(
             shared.store,
             self._committed,
             shared.clock,
             incarnation=shared.incarnation,
             current=self.assignment.is_current,
+            gate=shared.recovery,
             on_outage=shared.settings.redis.on_outage,
             strict_replays=self.name == "main",
             tell=shared.tell,
         )
+        shared.recovery.join(guard)
+        return guard
 
     def _schedule(self) -> Waiting:
         if self.name != "retry":

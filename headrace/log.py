@@ -20,9 +20,10 @@ from headrace.errors import KafkaUnavailable
 from headrace.trail import headers_of
 from headrace.writer import Writer
 
-__all__ = ["End", "Writer", "end_offsets", "scan"]
+__all__ = ["End", "Span", "Writer", "end_offsets", "scan", "span"]
 
 End = Literal["stable", "high"]
+Span = dict[int, tuple[int, int]]  # (first, end) by partition
 TIMEOUT_S = 30.0
 RETRY_S = 10.0
 _POLL_S = 0.25
@@ -43,25 +44,42 @@ def scan(
     to_end: bool = True,
     end: End = "stable",
     partitions: frozenset[int] | None = None,
+    within: Span | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Iterator[Record]:
     """The committed records of a topic, from its start or from those stamped `since_ms` (epoch) on, in order within a partition.
 
     It ends at the offsets taken at its start: `stable` leaves out what an open transaction holds back, `high` waits for it.
-    With `to_end=False` it goes on with what comes, for as long as the caller asks. `epoch` is 0 in every record.
+    `within` is a span taken before, and stands for `since_ms`, `end` and `partitions`. With `to_end=False` it goes on
+    with what comes, for as long as the caller asks. `epoch` is 0 in every record.
     Raises KafkaUnavailable where nothing moves for `timeout_s`, or the topic does not exist.
     """
-    span = _Offsets(settings, topic, timeout_s).span(since_ms, end, partitions)
-    reader = _Reader(settings, topic, span, timeout_s, endless=not to_end)
+    offsets = (
+        within if within is not None else span(settings, topic, since_ms=since_ms, end=end, partitions=partitions, timeout_s=timeout_s)
+    )
+    reader = _Reader(settings, topic, offsets, timeout_s, endless=not to_end)
     try:
         yield from reader.records()
     finally:
         reader.close()
 
 
+def span(
+    settings: Settings,
+    topic: str,
+    *,
+    since_ms: int | None = None,
+    end: End = "stable",
+    partitions: frozenset[int] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Span:
+    """Where a `scan` with these arguments would begin and end, as of now. Raises KafkaUnavailable."""
+    return _Offsets(settings, topic, timeout_s).span(since_ms, end, partitions)
+
+
 def end_offsets(settings: Settings, topic: str, *, end: End = "stable", timeout_s: float = TIMEOUT_S) -> dict[int, int]:
     """The offset behind the last record of every partition."""
-    return {partition: stop for partition, (_, stop) in _Offsets(settings, topic, timeout_s).span(None, end, None).items()}
+    return {partition: stop for partition, (_, stop) in span(settings, topic, end=end, timeout_s=timeout_s).items()}
 
 
 class _Offsets:
@@ -75,7 +93,7 @@ class _Offsets:
         self._error: str | None = None
         self._admin = AdminClient(base_config(settings, "scan") | {"error_cb": self._remember, "logger": _quiet})
 
-    def span(self, since_ms: int | None, end: End, partitions: frozenset[int] | None) -> dict[int, tuple[int, int]]:
+    def span(self, since_ms: int | None, end: End, partitions: frozenset[int] | None) -> Span:
         """(first, end) by partition."""
         wanted = [p for p in self._partitions() if partitions is None or p in partitions]
         level = IsolationLevel.READ_COMMITTED if end == "stable" else IsolationLevel.READ_UNCOMMITTED
@@ -124,7 +142,7 @@ class _Offsets:
 class _Reader:
     """One consumer without a group, over a span of offsets."""
 
-    def __init__(self, settings: Settings, topic: str, span: dict[int, tuple[int, int]], timeout_s: float, *, endless: bool) -> None:
+    def __init__(self, settings: Settings, topic: str, span: Span, timeout_s: float, *, endless: bool) -> None:
         self._settings = settings
         self._kafka = settings.kafka
         self._topic = topic

@@ -34,6 +34,8 @@ class Admitting(Protocol):
 
     async def run(self, emit: Callable[[list[Admission]], None]) -> None: ...
 
+    def concluded(self, go: Go, outcome: Outcome) -> Settlement | None: ...
+
     def release(self, jobs: Sequence[Job]) -> None: ...
 
     async def close(self) -> None: ...
@@ -173,7 +175,9 @@ class Pipeline:
         self._idle.clear()
         try:
             outcome = await self._lane.conclude(go.job)
-            self._settler.put(Settlement(go.job, outcome, go.token))
+            settlement = self._lane.admission.concluded(go, outcome)
+            if settlement is not None:
+                self._settler.put(settlement)
         except asyncio.CancelledError:
             self._drop([go.job])
             raise

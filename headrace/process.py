@@ -76,13 +76,16 @@ class _Process:
             "started",
             {"lanes": list(self._names), "incarnation": self._shared.incarnation, "instance": self._settings.instance},
         )
+        recovering = asyncio.create_task(self._shared.recovery.run()) if tuple(self._names) != ("dlq",) else None
         waiter = asyncio.create_task(stop.wait())
         watcher = asyncio.create_task(_died(wheels))
-        everything: set[asyncio.Task[Any]] = {waiter, watcher, *tasks}
+        everything: set[asyncio.Task[Any]] = {waiter, watcher, *tasks, *([recovering] if recovering else [])}
         done, _ = await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
         watcher.cancel()
         whole = await self._stop(lanes, tasks, wheels, hurry)
+        if recovering is not None:
+            recovering.cancel()  # only now: what the lanes leave behind may have to be claimed again first
         reason = _reason(done - {waiter})
         self._tell("stopped", {"lanes": list(self._names), "cut_off": not whole, "reason": str(reason) if reason else "asked to"})
         if reason is not None:

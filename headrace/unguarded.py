@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.admission import Admission, Go
 from headrace.envelope import Job
-from headrace.outcome import Settlement
+from headrace.outcome import Outcome, Settlement
 
 
 class Everybody:
@@ -20,6 +20,10 @@ class Everybody:
     async def run(self, emit: Callable[[list[Admission]], None]) -> None:
         """Nothing waits here."""
         await asyncio.Event().wait()
+
+    def concluded(self, go: Go, outcome: Outcome) -> Settlement | None:
+        """It is settled."""
+        return Settlement(go.job, outcome, go.token)
 
     def release(self, jobs: Sequence[Job]) -> None:
         """Nothing was claimed."""

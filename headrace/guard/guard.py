@@ -16,9 +16,9 @@ from headrace.errors import KafkaUnavailable, StoreLost, StoreUnavailable
 from headrace.guard.handover import UnreadableOutcome, load_outcome
 from headrace.guard.holdings import Holdings
 from headrace.guard.marks import Marks, Tell
-from headrace.guard.outage import Outage
+from headrace.guard.outage import Gate, Outage
 from headrace.guard.waiters import Committed, Waiters, claim_of, place_of
-from headrace.outcome import Settlement
+from headrace.outcome import Outcome, Settlement
 from headrace.store import ClaimStore
 
 __all__ = ["Admission", "Committed", "Ends", "Go", "Gone", "Guard", "Ready"]
@@ -31,9 +31,9 @@ SYNC_MS = 5_000
 class Guard:
     """The claims of one lane in this process. One event loop; `run` must be running.
 
-    Every claim it grants stays alive until `settled`, `hand_over` or `release` is told of its record. StoreLost
-    leaves `admit` and `run`: Redis may have lost data, and going on would break a promise. `current` says whether a
-    record's assignment still stands; `strict_replays` is for main, whose records anyone may write.
+    Every claim it grants stays alive until `settled`, `hand_over` or `release` is told of its record. When Redis may
+    have lost data, `gate` is told, nothing is granted until it opens, and `reassert` claims again what is held.
+    `current` says whether a record's assignment still stands; `strict_replays` is for main, whose records anyone may write.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Guard:
         *,
         incarnation: str,
         current: Callable[[Record], bool],
+        gate: Gate,
         tell: Tell = lambda _name, _fields: None,
         on_outage: Literal["pause", "continue"] = "pause",
         strict_replays: bool = True,
@@ -59,7 +60,8 @@ class Guard:
         self._held = Holdings(store, tell)
         self._waiters = Waiters(copy_wait_s)
         self._marks = Marks(store, tell)
-        self._outage = Outage(tell, on_outage)
+        self._gate = gate
+        self._outage = Outage(tell, on_outage, gate)
         self._synced_ms = 0
 
     @property
@@ -75,7 +77,7 @@ class Guard:
     async def admit(self, jobs: Sequence[Job]) -> list[Admission]:
         """Claim a batch in one script call. Those that must wait are kept, and come through `run`'s emit.
 
-        Redis away: waits for it, or goes on without claims, as `on_outage` says. Raises StoreLost.
+        Redis away: waits for it, or goes on without claims, as `on_outage` says.
         """
         claims = [claim_of(job, self._incarnation, strict=self._strict) for job in jobs if job.request_id is not None]
         answers = await self._outage.claim(self._store, claims) if claims else []
@@ -96,7 +98,7 @@ class Guard:
         return admissions
 
     async def run(self, emit: Emit) -> None:
-        """Tick until cancelled: waiters, renewals, marks that wait, the clock. Raises StoreLost."""
+        """Tick until cancelled: waiters, renewals, marks that wait, the clock."""
         # apart, since a broker slow to tell its offsets must not let our claims lapse
         loops = [asyncio.create_task(self._every_tick(step, emit)) for step in (self._keep, self._attend)]
         try:
@@ -131,16 +133,20 @@ class Guard:
             if self._outage.goes_on and (jobs := self._waiters.take_all()):
                 self._tell("unclaimed", {"count": len(jobs)})
                 emit([Go(job, None) for job in jobs])
+        except StoreLost as error:
+            self._gate.suspect(error)
 
     async def _attend(self, emit: Emit) -> None:
         """Ask again for those who wait."""
-        if self._outage.away:
+        if self._outage.away or not self._gate.is_open:
             return
         try:
             await self._ask_again(emit)
             await self._look()
         except StoreUnavailable as error:
             self._outage.begin(error)
+        except StoreLost as error:
+            self._gate.suspect(error)
         except KafkaUnavailable as error:
             self._tell("committed_unavailable", {"error": str(error)})
 
@@ -150,14 +156,33 @@ class Guard:
         What is never written, time or the offsets make good: a mark by the committed offset, a hand-over by another call.
         """
         async for attempt in tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(StoreUnavailable), wait=tenacity.wait_random_exponential(0.1, max=1.0)
+            retry=tenacity.retry_if_exception_type((StoreUnavailable, StoreLost)), wait=tenacity.wait_random_exponential(0.1, max=1.0)
         ):
             with attempt:
                 try:
                     await self._marks.flush()
                     await self._held.let_lapse()
                 except StoreLost as error:
-                    self._tell("store_lost", {"error": str(error), "marks": len(self._marks)})
+                    self._gate.suspect(error)  # what is queued is claimed again under the new epoch, then written
+                    raise
+
+    async def reassert(self) -> None:
+        """After Redis may have lost data: claim again what is held or queued. Raises StoreUnavailable or StoreLost."""
+        now_ms = self._clock.now_ms()
+        await self._marks.reassert(now_ms)
+        kept, lost = await self._held.reassert(now_ms)
+        self._tell("claims_reasserted", {"kept": kept, "lost": lost, "queued": len(self._marks)})
+
+    def concluded(self, go: Go, outcome: Outcome) -> Settlement | None:
+        """What is to be settled now; None for one whose claim another has since Redis lost its data: it waits, as a copy does."""
+        place = place_of(go.job)
+        answer = self._held.lost_to(place)
+        if answer is None:
+            return Settlement(go.job, outcome, go.token)
+        claim = self._held.take(place)
+        assert claim is not None, "it is held"
+        self._waiters.put(go.job, claim, answer, self._clock.now_ms(), outcome)
+        return None
 
     async def settled(self, settlements: Sequence[Settlement]) -> None:
         """Mark what a settle has committed. What Redis cannot take now is queued, in order."""
@@ -186,13 +211,17 @@ class Guard:
             return None
         return claim or claim_of(settlement.job, self._incarnation, strict=self._strict)
 
-    def _judge(self, job: Job, claim: Claim, answer: Granted | Answered | Taken | Conflict | UnknownReplay) -> Admission:
+    def _judge(
+        self, job: Job, claim: Claim, answer: Granted | Answered | Taken | Conflict | UnknownReplay, outcome: Outcome | None = None
+    ) -> Admission:
+        """`outcome`: what it ended with before it lost its claim."""
         now_ms = self._clock.now_ms()
         match answer:
             case Granted():
                 if answer.taken_over:
                     self._tell("claim_taken_over", {"topic": claim.position.topic, "partition": claim.position.partition})
-                return self._go(job, claim, now_ms)
+                go = self._go(job, claim, now_ms)
+                return go if outcome is None else Ready(job, str(claim.token), outcome)
             case Answered():
                 go = self._go(job, claim, now_ms)
                 try:
@@ -226,7 +255,7 @@ class Guard:
                 outcome = self._waiters.still(waiter, answer, now_ms)
                 admission: Admission | None = None if outcome is None else Ends(waiter.job, outcome)
             else:
-                admission = self._judge(waiter.job, waiter.claim, answer)
+                admission = self._judge(waiter.job, waiter.claim, answer, waiter.outcome)
             if admission is not None:
                 self._waiters.take(waiter.job)
                 admissions.append(admission)
@@ -261,5 +290,4 @@ class Guard:
         except StoreUnavailable as error:
             self._outage.begin(error)
         except StoreLost as error:
-            # the marks stay queued; `run` meets the same and ends by it
-            self._tell("store_lost", {"error": str(error), "marks": len(self._marks)})
+            self._gate.suspect(error)  # the marks stay queued

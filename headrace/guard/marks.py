@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
-from headrace.claims import Claim, MarkState
+from headrace.claims import Claim, DoneMark, MarkState
 from headrace.envelope import Job
 from headrace.guard.handover import dump_outcome
 from headrace.outcome import Completed, Dead, Deferred, Degraded, Dropped, Outcome, Retry, Settlement
@@ -81,6 +81,16 @@ class Marks:
             dropped += 1
         if dropped:
             self._tell("marks_dropped", {"count": dropped})
+
+    async def reassert(self, now_ms: int) -> None:
+        """What is queued once more as it was before Redis lost its data: claimed, or done. Raises StoreUnavailable or StoreLost."""
+        async with self._lock:
+            done = [DoneMark(c.request_id, c.origin, c.fingerprint, now_ms) for c, what in self._queue if what == "done"]
+            others = [claim for claim, what in self._queue if what != "done"]
+            if done:
+                await self._store.restore(done)
+            if others:
+                await self._store.reassert(others)
 
     async def flush(self) -> None:
         """Write what is queued. Raises StoreUnavailable or StoreLost, and what was not written stays."""

@@ -1,24 +1,36 @@
-"""While Redis is away: claims that wait for it or go on without it, and one word to the operator at each end."""
+"""While Redis is away, or what it lost is being restored: claims that wait for it or go on without it, and one word to the operator at each end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import tenacity
 
 from headrace.claims import Answer, Claim
-from headrace.errors import StoreUnavailable
+from headrace.errors import StoreLost, StoreUnavailable
 from headrace.guard.marks import Tell
 from headrace.store import ClaimStore
+
+
+class Gate(Protocol):
+    """Whether claims may be granted: not while marks that Redis lost are restored."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    async def until_open(self) -> None: ...
+
+    def suspect(self, error: StoreLost) -> None: ...
 
 
 class Outage:
     """Whether Redis is `away`, and what `on_outage` makes of it."""
 
-    def __init__(self, tell: Tell, on_outage: Literal["pause", "continue"]) -> None:
+    def __init__(self, tell: Tell, on_outage: Literal["pause", "continue"], gate: Gate) -> None:
         self._tell = tell
         self._on_outage = on_outage
+        self._gate = gate
         self.away = False
 
     @property
@@ -39,19 +51,23 @@ class Outage:
             self._tell("store_back", {})
 
     async def claim(self, store: ClaimStore, claims: Sequence[Claim]) -> list[Answer] | None:
-        """The answers, however long they take; None: we go on without. Raises StoreLost."""
+        """The answers, however long they take; None: we go on without."""
         if self.goes_on:
             return None
         async for attempt in tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(StoreUnavailable), wait=tenacity.wait_random_exponential(0.1, max=1.0)
+            retry=tenacity.retry_if_exception_type((StoreUnavailable, StoreLost)), wait=tenacity.wait_random_exponential(0.1, max=1.0)
         ):
             with attempt:
+                await self._gate.until_open()
                 try:
                     answers = await store.claim(claims)
                 except StoreUnavailable as error:
                     self.begin(error)
                     if self._on_outage == "continue":
                         return None
+                    raise
+                except StoreLost as error:
+                    self._gate.suspect(error)
                     raise
                 self.end()
                 return answers

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.claims import Claim, Copy, Token, Wait
+from headrace.claims import Answer, Claim, Copy, Token, Wait
 from headrace.envelope import Job, Position
 from headrace.outcome import Deferred, Duplicate, Outcome
 
@@ -39,7 +39,10 @@ class Committed(Protocol):
 
 @dataclass(slots=True)
 class Waiter:
-    """A record that waits. `copy` is the claim in its way (None: an earlier owner of its own position)."""
+    """A record that waits. `copy` is the claim in its way (None: an earlier owner of its own position).
+
+    `outcome`: it was called already, and lost its claim with Redis' data; if the claim comes back to it, that is settled.
+    """
 
     job: Job
     claim: Claim
@@ -47,6 +50,7 @@ class Waiter:
     copy: Copy | None = None
     settled: Copy | None = None
     look_at_ms: int = 0
+    outcome: Outcome | None = None
 
     def same(self, seen: Copy | None) -> bool:
         """Whether the claim in its way is still the one that was `seen`."""
@@ -76,9 +80,9 @@ class Waiters:
     def __contains__(self, waiter: Waiter) -> bool:
         return self._all.get(place_of(waiter.job)) is waiter
 
-    def put(self, job: Job, claim: Claim, answer: Wait | Copy, now_ms: int) -> None:
+    def put(self, job: Job, claim: Claim, answer: Answer, now_ms: int, outcome: Outcome | None = None) -> None:
         """Let a record wait."""
-        self._all[place_of(job)] = Waiter(job, claim, now_ms, answer if isinstance(answer, Copy) else None)
+        self._all[place_of(job)] = Waiter(job, claim, now_ms, answer if isinstance(answer, Copy) else None, outcome=outcome)
 
     def take(self, job: Job) -> bool:
         """It waits no longer; whether it did."""
@@ -92,7 +96,7 @@ class Waiters:
         if waiter.same(waiter.settled):
             # settled, and its mark was lost or still comes: what it was, the committed offset does not say
             return Duplicate("waiting", waiter.copy.since_ms, now_ms)
-        if now_ms - waiter.since_ms >= self._copy_wait_ms:
+        if waiter.outcome is None and now_ms - waiter.since_ms >= self._copy_wait_ms:
             return Deferred(now_ms + self._copy_wait_ms, "another record holds this request id and is not settled yet", copy=True)
         return None
 

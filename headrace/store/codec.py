@@ -7,11 +7,13 @@ import re
 from collections.abc import Sequence
 
 from headrace.claims import (
+    RESTORED,
     Answer,
     Answered,
     Claim,
     Conflict,
     Copy,
+    DoneMark,
     Granted,
     Held,
     Lifetimes,
@@ -54,7 +56,7 @@ def tail(claim: Claim) -> str:
 
 
 def claim_call(batch: Sequence[Claim], lifetimes: Lifetimes) -> Call:
-    keys = [claim_key(claim.request_id) for claim in batch]
+    keys = [*(claim_key(claim.request_id) for claim in batch), "closed"]
     args: list[Arg] = [str(len(batch)), str(lifetimes.claim_ms), str(lifetimes.live_ms), *map(tail, batch)]
     for number, claim in enumerate(batch, start=1):
         if claim.replay_id is not None:
@@ -77,6 +79,21 @@ def hand_over_call(batch: Sequence[tuple[Claim, bytes]], lifetimes: Lifetimes) -
 
 def renew_call(batch: Sequence[Claim], live_ms: int) -> Call:
     return [claim_key(claim.request_id) for claim in batch], [str(live_ms), *map(tail, batch)]
+
+
+def reassert_call(batch: Sequence[Claim], lifetimes: Lifetimes) -> Call:
+    return [claim_key(claim.request_id) for claim in batch], [str(lifetimes.claim_ms), str(lifetimes.live_ms), *map(tail, batch)]
+
+
+def restore_call(batch: Sequence[DoneMark], lifetimes: Lifetimes, now_ms: int) -> Call:
+    """A mark lives no longer than its result, whose time has begun already."""
+    args: list[Arg] = []
+    whole_ms, restored = lifetimes.of("done"), str(RESTORED)
+    for done in batch:
+        origin = _plain(done.origin)
+        since_ms = min(max(0, done.at_ms), now_ms)
+        args += (str(max(1, since_ms + whole_ms - now_ms)), f"{since_ms:013d}|{origin}|{origin}|0|{restored}|{_escaped(done.fingerprint)}|")
+    return [claim_key(done.request_id) for done in batch], args
 
 
 def void_call(batch: Sequence[tuple[str, Copy]]) -> Call:

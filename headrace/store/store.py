@@ -1,6 +1,6 @@
 """Redis: claims, pauses and time, one script call a batch. The only file that imports redis; the rules are `claims`' and the scripts'.
 
-Keys, all under one hash tag: `{namespace}:epoch`, `:claim:<request id>`, `:replay:<replay id>`, `:pauses`.
+Keys, all under one hash tag: `{namespace}:claim:<request id>`, `:replay:<replay id>`, `:pauses`, and those of `epochs`.
 """
 
 from __future__ import annotations
@@ -8,27 +8,27 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
-import hiredis
 import redis.asyncio as aredis
 import redis.exceptions as errors
-from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from headrace.claims import Answer, Claim, Copy, Lifetimes, MarkState
+from headrace.claims import Answer, Claim, Copy, DoneMark, Lifetimes, MarkState
 from headrace.errors import ConfigError, HeadraceError, StoreLost, StoreUnavailable
 from headrace.store import codec
+from headrace.store.connection import OtherServer, ServerRun, told_apart
+from headrace.store.epochs import Epochs
 
 BATCH = 500
 BATCH_BYTES = 4 << 20
 AGAIN_S = 0.05
 _LUA = Path(__file__).parent / "lua"
-_SCRIPTS = ("claim", "mark", "hand_over", "renew", "void", "pause")
+_CHECKED = ("claim", "mark", "hand_over", "renew", "void", "pause", "reassert", "restore", "beat", "lease", "reopen")
+_SCRIPTS = (*_CHECKED, "enter")
 # by reflection: redis-py derives several (of clusters, of pipelines) from Exception alone, and their set changes
 REDIS_ERRORS: tuple[type[Exception], ...] = (
     TimeoutError,
@@ -48,6 +48,8 @@ class ClaimStore(Protocol):
     async def renew(self, batch: Sequence[Claim]) -> list[bool]: ...
     async def lapse(self, batch: Sequence[Claim]) -> list[bool]: ...
     async def void(self, batch: Sequence[tuple[str, Copy]]) -> list[bool]: ...
+    async def reassert(self, batch: Sequence[Claim]) -> list[Answer]: ...
+    async def restore(self, batch: Sequence[DoneMark]) -> list[bool]: ...
     async def time_ms(self) -> int: ...
     async def probe(self) -> None: ...
 
@@ -55,7 +57,8 @@ class ClaimStore(Protocol):
 class Store:
     """One Redis (standalone, or what a URL of redis-py reaches). Every method raises StoreUnavailable or StoreLost.
 
-    Everything here may safely be sent twice, so a call that got no reply is tried once more. `open` comes first.
+    Everything here may safely be sent twice, so a call that got no reply is tried once more. `open` comes first, then
+    `epochs.enter`: before it, every script answers that data may be lost.
     """
 
     def __init__(self, url: str, namespace: str, *, lifetimes: Lifetimes | None = None, timeout_s: float = 2.0) -> None:
@@ -65,14 +68,15 @@ class Store:
         self._timeout_s = timeout_s
         self._client: aredis.Redis | None = None
         self._scripts: dict[str, tuple[str, str]] = {}
-        self._epoch = b""
+        self._server = ServerRun()
+        self.epochs = Epochs(self._run_script, self._server_run)
         self.server_ms = 0
 
     async def open(self) -> None:
-        """Connect, read the scripts, and take the epoch that is there, or write the first one."""
+        """Read the scripts, and make sure Redis answers. Again after a StoreUnavailable is as good."""
         prelude = (_LUA / "prelude.lua").read_text("utf-8")
         for name in _SCRIPTS:
-            text = prelude + (_LUA / f"{name}.lua").read_text("utf-8")
+            text = (prelude if name in _CHECKED else "") + (_LUA / f"{name}.lua").read_text("utf-8")
             # Redis names a script by its SHA-1; nothing here rests on it
             self._scripts[name] = (hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), text)
         if self._client is None:
@@ -80,11 +84,9 @@ class Store:
                 self._url, socket_timeout=self._timeout_s, socket_connect_timeout=self._timeout_s,
                 health_check_interval=0, retry=Retry(NoBackoff(), 0),
             )  # fmt: skip
-            pool.connection_class = _packed_in_c(pool.connection_class)
+            pool.connection_class = told_apart(pool.connection_class, self._server)
             self._client = aredis.Redis.from_pool(pool)
-        key = self._prefix + "epoch"
-        await self._send(lambda c: c.set(key, uuid.uuid4().hex, nx=True))
-        self._epoch = cast("bytes", await self._send(lambda c: cast("Awaitable[Any]", c.get(key))))
+        await self.time_ms()
 
     async def close(self) -> None:
         """Let the connections go."""
@@ -139,6 +141,17 @@ class Store:
         """Remove claims (by request id, as a copy saw them) whose records are below the log start, unresolved."""
         return await self._flags("void", batch, codec.void_call)
 
+    async def reassert(self, batch: Sequence[Claim]) -> list[Answer]:
+        """Claim again, under a new epoch, what is held; one answer each. Also while admission is closed."""
+        answers: list[Answer] = []
+        for part in _chunks(batch, BATCH):
+            answers += map(codec.answer, await self._run("reassert", *codec.reassert_call(part, self._lifetimes)))
+        return answers
+
+    async def restore(self, batch: Sequence[DoneMark]) -> list[bool]:
+        """Write the marks of completed results again; True for those that were missing."""
+        return await self._flags("restore", batch, lambda part: codec.restore_call(part, self._lifetimes, self.server_ms))
+
     async def register_replay(self, replay_id: str, ttl_ms: int) -> None:
         """Make a replay id known, before its first record is written."""
         await self._send(lambda c: c.set(self._prefix + codec.replay_key(replay_id), b"1", px=ttl_ms))
@@ -165,9 +178,6 @@ class Store:
 
     async def probe(self) -> None:
         """Raise StoreUnavailable unless Redis takes writes: one that is full, or a replica, still tells the time."""
-        if not self._epoch:  # it was away when the worker started
-            await self.open()
-            await self.check_server()
         await self._send(lambda c: c.set(self._prefix + "probe", b"1", px=1_000))
 
     async def _flags(
@@ -179,10 +189,16 @@ class Store:
         return flags
 
     async def _run(self, name: str, keys: Sequence[str], args: Sequence[codec.Arg]) -> list[Any]:
+        """Run a script under the epoch this process knows."""
+        return await self._run_script(name, keys, (self.epochs.value, *args))
+
+    async def _run_script(self, name: str, keys: Sequence[str], args: Sequence[codec.Arg]) -> list[Any]:
         """Run a script; its first answer is Redis' now. A server that forgot the script is given it again."""
+        if not self._scripts:
+            raise StoreUnavailable("the store is not open")
         sha, text = self._scripts[name]
         whole = [self._prefix + key for key in ("epoch", *keys)]
-        words = (len(whole), *whole, self._epoch, *args)
+        words = (len(whole), *whole, *args)
 
         async def call(client: aredis.Redis) -> list[Any]:
             execute = cast("Callable[..., Awaitable[list[Any]]]", client.execute_command)
@@ -194,6 +210,15 @@ class Store:
         now, *answers = await self._send(call)
         self.server_ms = now
         return answers
+
+    async def _server_run(self) -> str:
+        """The run id of the server that is there now; '' where it tells none. From then on another one is a loss."""
+        if self._client is None:
+            raise StoreUnavailable("the store is not open")
+        self._server.forget()
+        await self._client.connection_pool.disconnect(inuse_connections=False)
+        await self.time_ms()
+        return self._server.run_id or ""
 
     async def _send(self, call: Callable[[aredis.Redis], Awaitable[_R]]) -> _R:
         """Make a call, and once more where there was no reply. All errors of redis become ours here."""
@@ -213,20 +238,12 @@ class Store:
             raise map_error(error) from None
 
 
-def _packed_in_c(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """The connection class with our scripts' calls packed by hiredis: redis-py's own packing costs 1 µs an argument, a batch has 1,000."""
-
-    class Packed(kind):  # type: ignore[misc, valid-type]  # TCP, TLS or a Unix socket: known by the URL only
-        def pack_command(self, *args: Any) -> list[bytes]:
-            return [hiredis.pack_command(args)] if args[0] == "EVALSHA" else super().pack_command(*args)
-
-    return Packed
-
-
 def map_error(error: BaseException) -> HeadraceError:
     """What an error of redis means to Headrace. Never quotes it in full: messages may hold addresses and passwords."""
+    if isinstance(error, OtherServer):
+        return StoreLost("Redis was started again, or another one has taken its place: its data may be lost")
     if isinstance(error, errors.ResponseError) and str(error).startswith("HEADRACELOST"):
-        return StoreLost("Redis holds another epoch than this worker knows: its data may be lost")
+        return StoreLost("Redis holds another epoch than this worker knows, or is being restored: its data may be lost")
     if isinstance(error, (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError)):
         return StoreUnavailable("Redis refused the credentials; check the user, password and ACL in HEADRACE_REDIS_URL")
     kind = type(error).__name__

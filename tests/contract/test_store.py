@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -13,13 +14,21 @@ import pytest
 import redis.asyncio as aredis
 import redis.exceptions
 
-from headrace.claims import Answered, Claim, Conflict, Copy, Granted, Held, Lifetimes, Taken, Token, UnknownReplay, Wait
+from headrace.claims import Answered, Claim, Conflict, Copy, DoneMark, Granted, Held, Lifetimes, Taken, Token, UnknownReplay, Wait
 from headrace.envelope import Position
 from headrace.errors import ConfigError, StoreLost, StoreUnavailable
 from headrace.store import Store
 from headrace.store import codec as store_codec
 from headrace.store.memory import MemoryStore
 from headrace.store.store import REDIS_ERRORS, map_error
+
+
+async def opened(store: Store | MemoryStore) -> None:
+    """Enter, and open admission at once."""
+    await store.open()
+    await store.epochs.enter()
+    await store.epochs.lease("test")
+    assert await store.epochs.reopen("test", 0)
 
 
 class MemoryBench:
@@ -34,17 +43,35 @@ class MemoryBench:
         return self.memory.held(request_id)
 
     async def lapse(self, request_id: str) -> None:
-        held, ends = self.memory._held[request_id]
-        self.memory._held[request_id] = (replace(held, live_until_ms=0), ends)
+        held, ends = self.memory.server.data.held[request_id]
+        self.memory.server.data.held[request_id] = (replace(held, live_until_ms=0), ends)
 
     async def lose(self) -> None:
-        self.memory.lose()
+        self.memory.server.flush()
+
+    def another(self) -> Store | MemoryStore:
+        return MemoryStore(lambda: self.now, server=self.memory.server)
+
+    async def saved(self) -> object:
+        return self.memory.server.snapshot()
+
+    async def roll_back(self, saved: object) -> None:
+        run = self.memory.server.data.run
+        self.memory.server.roll_back(saved)  # type: ignore[arg-type]
+        self.memory.server.data.run = run  # as seen by a connection that stayed
+
+    async def restart(self) -> None:
+        self.memory.server.roll_back(self.memory.server.snapshot())
+
+    def now_later(self, ms: int) -> None:
+        self.now += ms
 
 
 class RedisBench:
     """A real Redis, and a client of our own to look behind the store."""
 
     def __init__(self, url: str, namespace: str) -> None:
+        self.url, self.namespace = url, namespace
         self.prefix = f"{{{namespace}}}:"
         self.store: Store | MemoryStore = Store(url, namespace)
         self.client = aredis.Redis.from_url(url)
@@ -57,9 +84,31 @@ class RedisBench:
     async def lapse(self, request_id: str) -> None:
         await self.client.setrange(f"{self.prefix}claim:{request_id}", 2, "0" * 13)
 
+    def another(self) -> Store | MemoryStore:
+        return Store(self.url, self.namespace)
+
+    async def saved(self) -> object:
+        return {key: await self.client.get(key) async for key in self.client.scan_iter(self.prefix + "*")}
+
+    async def roll_back(self, saved: object) -> None:
+        await self.lose()
+        for key, value in saved.items():  # type: ignore[attr-defined]
+            await self.client.set(key, value)
+
+    async def restart(self) -> None:
+        """A restart as the store sees it, on a server that others use: it knows another run id, and connects anew."""
+        assert isinstance(self.store, Store)
+        await self.client.set(self.prefix + "run", "0" * 40)
+        self.store._server.run_id = "0" * 40
+        await self.store._client.connection_pool.disconnect()  # type: ignore[union-attr]
+
+    def now_later(self, ms: int) -> None:
+        time.sleep(ms / 1000)  # Redis' own clock
+
     async def lose(self) -> None:
         keys = [key async for key in self.client.scan_iter(self.prefix + "*")]
-        await self.client.delete(*keys)
+        if keys:
+            await self.client.delete(*keys)
 
 
 Bench = MemoryBench | RedisBench
@@ -69,7 +118,7 @@ Bench = MemoryBench | RedisBench
 async def bench(request: pytest.FixtureRequest, namespace: str) -> AsyncIterator[Bench]:
     """Give an open store, and delete what it wrote."""
     made: Bench = MemoryBench() if request.param == "memory" else RedisBench(request.getfixturevalue("redis_url"), namespace)
-    await made.store.open()
+    await opened(made.store)
     yield made
     await made.lose()
     await made.store.close()
@@ -81,7 +130,7 @@ async def bench(request: pytest.FixtureRequest, namespace: str) -> AsyncIterator
 async def real(redis_url: str, namespace: str) -> AsyncIterator[RedisBench]:
     """Give the store on Redis alone."""
     made = RedisBench(redis_url, namespace)
-    await made.store.open()
+    await opened(made.store)
     yield made
     await made.lose()
     await made.store.close()
@@ -256,8 +305,117 @@ async def test_another_epoch_is_a_loss_until_reopened(bench: Bench) -> None:
         await bench.store.claim([a_claim("other")])
     with pytest.raises(StoreLost):
         await bench.store.mark([(a_claim(), "done")])
-    await bench.store.open()
+    await opened(bench.store)
     assert await bench.store.claim([a_claim()]) == [Granted()]
+
+
+async def test_a_first_start_writes_the_epoch_and_a_second_takes_it(bench: Bench) -> None:
+    """Only the first finds nothing; whoever comes later takes the epoch that stands, with admission open."""
+    other = bench.another()
+    await other.open()
+    entered = await other.epochs.enter()
+    assert (entered.loss, entered.fresh, entered.closed) == (False, True, None)
+    assert await other.claim([a_claim()]) == [Granted()]
+    assert isinstance((await bench.store.claim([a_claim(offset=1)]))[0], Copy)
+    await other.close()
+
+
+async def test_one_of_two_writes_the_new_epoch_and_nothing_is_granted_while_it_is_closed(bench: Bench) -> None:
+    """After a loss the first to enter closes admission, the second joins it; claims are refused, held ones are claimed again, the leaseholder alone opens."""
+    other = bench.another()
+    await other.open()
+    await other.epochs.enter()
+    await bench.lose()
+    first, second = await bench.store.epochs.enter(), await other.epochs.enter()
+    assert (first.loss, second.loss) == (True, False)
+    assert first.closed == second.closed
+    with pytest.raises(StoreLost):
+        await other.claim([a_claim()])
+    assert await other.reassert([a_claim()]) == [Granted()]
+    mine, theirs = await bench.store.epochs.lease("one"), await other.epochs.lease("two")
+    assert mine is not None
+    assert mine.mine
+    assert theirs is not None
+    assert not theirs.mine
+    assert not await other.epochs.reopen("two", 0)
+    assert not await bench.store.epochs.reopen("one", 60_000)
+    assert await bench.store.epochs.reopen("one", 0)
+    assert await other.epochs.lease("two") is None
+    assert isinstance((await bench.store.claim([a_claim(offset=1)]))[0], Copy)
+    await other.close()
+
+
+async def test_a_snapshot_is_given_away_by_its_beat(bench: Bench) -> None:
+    """Rolled back under a connection that stays, with the same epoch: the beat is older than the one this worker knows, and is refused."""
+    await bench.store.epochs.beat()
+    saved = await bench.saved()
+    await bench.store.epochs.beat()
+    bench.now_later(50)
+    await bench.store.epochs.beat()
+    await bench.roll_back(saved)
+    with pytest.raises(StoreLost):
+        await bench.store.epochs.beat()
+    entered = await bench.store.epochs.enter()
+    assert (entered.loss, entered.fresh) == (True, True)
+
+
+async def test_a_snapshot_of_before_the_epoch_is_a_loss_again(bench: Bench) -> None:
+    """Lost, entered anew, then rolled back to a file of before: the older epoch is not taken for a newer one."""
+    await bench.store.epochs.beat()
+    saved = await bench.saved()
+    await bench.lose()
+    assert (await bench.store.epochs.enter()).loss
+    await bench.roll_back(saved)
+    with pytest.raises(StoreLost):
+        await bench.store.mark([(a_claim(), "done")])
+    entered = await bench.store.epochs.enter()
+    assert (entered.loss, entered.fresh) == (True, True)
+    assert entered.closed is not None
+    assert entered.closed.from_ms > 0, "from a minute before the file's last beat"
+
+
+async def test_a_restarted_server_is_a_loss_until_it_is_entered(bench: Bench) -> None:
+    """Another server process stands behind the connection: nothing is sent to it before it is entered, and that is a loss."""
+    await bench.store.claim([a_claim()])
+    await bench.restart()
+    with pytest.raises(StoreLost):
+        await bench.store.claim([a_claim("other")])
+    entered = await bench.store.epochs.enter()
+    assert (entered.loss, entered.fresh) == (True, True)
+
+
+async def test_claims_are_claimed_again_first_come_first_served(bench: Bench) -> None:
+    """Within the new epoch the first wins; an older word gives way unless it is done; a later hop goes on."""
+    await bench.store.claim([a_claim("stale", 1), a_claim("done", 2)])
+    await bench.store.mark([(a_claim("done", 2), "done")])
+    bench.now_later(5)
+    await bench.restart()
+    await bench.store.epochs.enter()
+    assert await bench.store.reassert([a_claim("stale", 9, by="two"), a_claim("new", 3)]) == [Granted(), Granted()]
+    lost = (await bench.store.reassert([a_claim("stale", 1)]))[0]
+    assert isinstance(lost, Copy)
+    assert lost.position == Position("main", 0, 9)
+    assert isinstance((await bench.store.reassert([a_claim("done", 7, by="two")]))[0], Taken)
+    retry = a_claim("new", 4, topic="retry", hop=1, origin=Position("main", 0, 3), by="two")
+    assert await bench.store.reassert([retry, retry]) == [Granted(), Granted()]
+
+
+async def test_completed_results_are_marked_again(bench: Bench) -> None:
+    """Done whatever is held; a second time is no change; a mark that comes late finds itself done; a copy learns since when."""
+    await bench.lose()
+    await bench.store.epochs.enter()
+    await bench.store.reassert([a_claim("held", 2)])
+    now = await bench.store.time_ms()
+    marks = [DoneMark("gone", Position("main", 0, 1), "f", now - 5_000), DoneMark("held", Position("main", 0, 2), "f|%", now + 9_000)]
+    assert await bench.store.restore(marks) == [True, True]
+    assert await bench.store.restore(marks) == [False, False]
+    assert await bench.store.mark([(a_claim("held", 2), "done")]) == [True]
+    await bench.store.epochs.lease("one")
+    assert await bench.store.epochs.reopen("one", 0)
+    assert await bench.store.claim([a_claim("gone", 9)]) == [Taken("completed", now - 5_000)]
+    held = await bench.held("held")
+    assert held is not None
+    assert held.since_ms <= bench.store.server_ms, "a worker's clock may be ahead; ours is Redis'"
 
 
 async def test_pauses_are_shared_and_the_first_is_known(bench: Bench) -> None:
@@ -284,7 +442,7 @@ async def test_the_scripts_follow_the_model_step_by_step(real: RedisBench) -> No
     now = [0]
     for seed in range(60):
         memory = MemoryStore(lambda: now[0])
-        await memory.open()
+        await opened(memory)
         await real.store.register_replay(f"r{seed}", 60_000)
         now[0] = real.store.server_ms or await real.store.time_ms()
         await memory.register_replay(f"r{seed}", 60_000)
@@ -319,7 +477,7 @@ async def _history(rng: random.Random, seed: int, real: RedisBench, memory: Memo
                 results.append(await side.void([(name, seen[-1])]))
             elif op == "lapse" and held is not None and held.live_until_ms:
                 if side is memory:
-                    memory._held[name] = (replace(held, live_until_ms=0), memory._held[name][1])
+                    memory.server.data.held[name] = (replace(held, live_until_ms=0), memory.server.data.held[name][1])
                 else:
                     await real.lapse(name)
             now[0] = real.store.server_ms

@@ -74,29 +74,6 @@ async def test_redis_frozen_in_mid_load_with_copies_of_what_is_in_flight(mine: B
     assert stub.calls == dict.fromkeys(ids, 1)
 
 
-async def test_redis_emptied_under_two_workers(mine: Bench, redis: OwnRedis, stub: StubLLM) -> None:
-    """FLUSHALL in mid-load under two workers: both stop by themselves and say why; the next complete the rest, no id twice."""
-    ids = [f"r{number:03}" for number in range(500)]
-    stub.set_rules([slow(100, 300)])
-    settings = mine.settings(stub.base_url, limits={"concurrency": 16})
-    with Worker(settings, "main") as first, Worker(settings, "main") as second:
-        await first.event("assigned")
-        await second.event("assigned")
-        mine.ask(*ids)
-        await stub.wait_calls(150)
-        redis.flush()
-        codes = await asyncio.gather(first.exit_code(), second.exit_code())
-        assert 0 not in codes, "it did not stop because it was asked to"
-        assert all("epoch" in worker.said for worker in (first, second)), first.said + second.said
-    with Worker(settings, "main") as third:
-        counts = await mine.finished(ids, timeout_s=40)
-        await mine.until_drained(["main"])
-        third.signal(signal.SIGTERM)
-        assert await third.exit_code() == 0
-    assert counts == {(request_id, "completed"): 1 for request_id in ids}
-    assert stub.total_calls - len(ids) <= 2 * 2 * 16, "what was in flight or not yet settled in two workers"
-
-
 async def test_restarts_at_random_moments_with_copies(bench: Bench, stub: StubLLM) -> None:
     """Workers killed or asked to stop in turn, with copies and faults in the mix (field case 3): the sets are equal, calls within the bound."""
     chance = random.Random(3)

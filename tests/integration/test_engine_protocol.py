@@ -6,16 +6,14 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.errors import StoreLost
 from headrace.local.stub import Rule, StubLLM
 from tests.support.bench import Bench
 from tests.support.engine import Engine
-from tests.support.servers import OwnKafka, own_kafka, own_redis
+from tests.support.servers import OwnKafka, own_kafka
 
 pytest_plugins = ["tests.support.fixtures"]
 
@@ -83,32 +81,3 @@ async def test_a_broker_killed_and_restarted_under_load(own: OwnKafka, redis_url
     bench.close()
     assert counts == {(request_id, "completed"): 1 for request_id in ids}
     assert stub.total_calls == len(ids), f"{stub.total_calls - len(ids)} calls repeated"
-
-
-async def test_a_redis_restarted_empty_under_load(kafka: str, namespace: str, stub: StubLLM, tmp_path: Path) -> None:
-    """Redis dies and comes back empty: the worker stops by itself and says why; a new one completes the rest, no id twice, calls within the bound."""
-    ids = [f"r{number:03}" for number in range(600)]
-    stub.set_rules([slow(50, 150)])
-    with own_redis(tmp_path) as redis:
-        bench = Bench(kafka, redis.url, namespace)
-        try:
-            bench.ask(*ids)
-            settings = bench.settings(stub.base_url, limits={"concurrency": 32})
-            engine = Engine(settings, "main")
-            await engine.start()
-            await stub.wait_calls(200)
-            await asyncio.to_thread(redis.kill)
-            await asyncio.to_thread(redis.start)
-            assert engine.task is not None, "it was started"
-            with pytest.raises(StoreLost):
-                await asyncio.wait_for(engine.task, 30)
-            called = stub.total_calls
-            async with Engine(settings, "main") as second:
-                counts = await bench.finished(ids, timeout_s=40)
-                await bench.until_drained(["main"])
-                await second.stop()
-        finally:
-            bench.close()
-    assert called < len(ids), "it stopped in the middle"
-    assert counts == {(request_id, "completed"): 1 for request_id in ids}
-    assert stub.total_calls - len(ids) <= 2 * 32, "at most the calls that were in flight"

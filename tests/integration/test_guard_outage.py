@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,13 +17,13 @@ import redis.exceptions
 from headrace.admission import Admission, Go
 from headrace.clock import Clock
 from headrace.envelope import Job, Position, Record, Response, Trail
-from headrace.errors import StoreLost
 from headrace.guard import Guard
-from headrace.guard.waiters import claim_of
 from headrace.outcome import Completed, Settlement
+from headrace.recovery import Recovery, Step
 from headrace.store import Store
 
 COMPLETED = Completed(Response(b"{}"), (), 1, 1)
+WAIT_MS = 1_000
 
 
 class OwnRedis:
@@ -75,6 +75,17 @@ def _free_port() -> int:
             return port
 
 
+class Nothing:
+    """Results in which nothing is completed, though something was."""
+
+    def untouched(self) -> bool:
+        return False
+
+    def completed(self, since_ms: int) -> Iterator[Step]:
+        assert since_ms >= 0
+        yield Step([], 0, 0)
+
+
 class NobodyResolved:
     """A broker on which nothing is settled."""
 
@@ -107,10 +118,30 @@ class Worker:
         self.away = asyncio.Event()
         self.emitted: list[Admission] = []
         self.store = Store(f"redis://127.0.0.1:{server.port}", "outage")
+        self.recovery = Recovery(self.store, Nothing(), incarnation="one", tell=self.tell, wait_ms=WAIT_MS)
         self.guard = Guard(
-            self.store, NobodyResolved(), Clock(), incarnation="one", current=lambda _record: True,
+            self.store, NobodyResolved(), Clock(), incarnation="one", current=lambda _record: True, gate=self.recovery,
             tell=self.tell,
         )  # fmt: skip
+        self.recovery.join(self.guard)
+
+    async def start(self) -> None:
+        """Enter, and run what keeps the claims."""
+        await self.store.open()
+        await self.recovery.enter()
+        self.tasks = [asyncio.create_task(self.recovery.run()), asyncio.create_task(self.guard.run(self.emitted.extend))]
+        await self.recovery.until_open()
+
+    async def stop(self) -> None:
+        """End it."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.store.close()
+
+    def names(self) -> list[str]:
+        """What was told, but for the beats that Redis did not take."""
+        return [name for name, _ in self.told if name != "beat_missed"]
 
     def tell(self, name: str, fields: dict[str, object]) -> None:
         self.told.append((name, fields))
@@ -129,8 +160,7 @@ class Worker:
 async def test_a_restart_under_load_costs_nothing_visible(server: OwnRedis) -> None:
     """Redis is killed and started again while batches are claimed and settled: all are claimed, and all end marked done."""
     worker = Worker(server)
-    await worker.store.open()
-    running = asyncio.create_task(worker.guard.run(worker.emitted.extend))
+    await worker.start()
 
     begun = asyncio.Event()
 
@@ -148,43 +178,44 @@ async def test_a_restart_under_load_costs_nothing_visible(server: OwnRedis) -> N
     async with asyncio.timeout(10):
         while len(worker.guard._marks):  # noqa: ASYNC110  # the guard has no signal for an empty queue
             await asyncio.sleep(0.05)
-    running.cancel()
     keys = [f"{{outage}}:claim:id{offset}" for offset in range(4_000)]
     values = await server.client.mget(keys)
     assert [value[:1] if isinstance(value, bytes) else value for value in values] == [b"s"] * 4_000
     names = [name for name, _ in worker.told]
     assert names.count("store_unavailable") == names.count("store_back") >= 1
     assert "marks_dropped" not in names
-    await worker.store.close()
+    await worker.stop()
 
 
-async def test_a_redis_come_back_empty_stops_the_lane(server: OwnRedis) -> None:
-    """Restarted without its file it has lost every claim: the loop ends with StoreLost, and nothing is granted."""
+async def test_a_redis_come_back_empty_is_entered_again(server: OwnRedis) -> None:
+    """Emptied alive: nothing is granted for a while, what was held is claimed again, then admission goes on."""
     worker = Worker(server)
-    await worker.store.open()
+    await worker.start()
     await worker.handle(range(20))
+    (held,) = await worker.guard.admit([a_job(99)])
     await server.client.flushall()
-    with pytest.raises(StoreLost):
-        await worker.guard.admit([a_job(0)])
-    worker.guard._held.put((Position("main", 0, 99), 1), claim_of(a_job(99), "one", strict=True), 0)
-    with pytest.raises(StoreLost):
-        await asyncio.wait_for(worker.guard.run(worker.emitted.extend), 10)
-    await worker.store.close()
+    await worker.handle(range(20, 40))
+    names = [name for name, _ in worker.told]
+    assert names.index("store_suspected") < names.index("claims_reasserted", names.index("store_suspected")) < names.index("restored", 5)
+    value = await server.client.get("{outage}:claim:id99")
+    assert isinstance(value, bytes)
+    assert value.startswith(b"c|")
+    assert isinstance(held, Go)
+    await worker.stop()
 
 
 async def test_a_full_redis_pauses_and_says_so_once(server: OwnRedis) -> None:
     """Out of memory it still tells the time: admission waits, told once, and goes on when there is room."""
     worker = Worker(server)
-    await worker.store.open()
+    await worker.start()
+    worker.told.clear()
     await server.client.config_set("maxmemory", "1")
-    running = asyncio.create_task(worker.guard.run(worker.emitted.extend))
     handling = asyncio.create_task(worker.handle(range(5)))
     await asyncio.wait_for(worker.away.wait(), 10)
     for _ in range(3):
         await worker.guard.tick(worker.emitted.extend)
-    assert [name for name, _ in worker.told] == ["store_unavailable"]
+    assert worker.names() == ["store_unavailable"]
     await server.client.config_set("maxmemory", "0")
     await asyncio.wait_for(handling, 10)
-    running.cancel()
-    assert [name for name, _ in worker.told] == ["store_unavailable", "store_back"]
-    await worker.store.close()
+    assert worker.names() == ["store_unavailable", "store_back"]
+    await worker.stop()

@@ -89,6 +89,14 @@ class OwnRedis:
         self._process.kill()
         self._process.wait(10)
 
+    def save(self) -> None:
+        """Write what it holds to its file, which `start` reads."""
+        self.command("SAVE")
+
+    def forget(self) -> None:
+        """Remove that file, of a server that is down."""
+        (self._folder / "dump.rdb").unlink(missing_ok=True)
+
     def freeze(self) -> None:
         """SIGSTOP: connections stay, nothing is answered."""
         self._process.send_signal(signal.SIGSTOP)
@@ -99,8 +107,12 @@ class OwnRedis:
 
     def flush(self) -> None:
         """FLUSHALL."""
+        self.command("FLUSHALL")
+
+    def command(self, line: str) -> None:
+        """Send one command that is answered with OK."""
         with socket.create_connection(("127.0.0.1", self._port), timeout=5) as connection:
-            connection.sendall(b"FLUSHALL\r\n")
+            connection.sendall(line.encode() + b"\r\n")
             assert connection.recv(16).startswith(b"+OK")
 
 

@@ -42,6 +42,7 @@ class FakeAdmission:
         self.answer: Callable[[Job], Admission] = lambda job: Go(job, "token")
         self.batches: list[list[int]] = []
         self.released: Counter[int] = Counter()
+        self.kept: set[int] = set()
         self.gate = asyncio.Event()
         self.gate.set()
         self.emit: Callable[[list[Admission]], None] | None = None
@@ -54,6 +55,9 @@ class FakeAdmission:
     async def run(self, emit: Callable[[list[Admission]], None]) -> None:
         self.emit = emit
         await asyncio.Event().wait()
+
+    def concluded(self, go: Go, outcome: Outcome) -> Settlement | None:
+        return None if go.job.record.offset in self.kept else Settlement(go.job, outcome, go.token)
 
     def release(self, jobs: Sequence[Job]) -> None:
         self.released.update(job.record.offset for job in jobs)
@@ -312,6 +316,17 @@ async def test_an_interrupted_call_is_no_outcome() -> None:
     assert bench.settler.put_ == []
     assert bench.pipeline.in_flight == 0
     assert bench.all_given_back()
+
+
+async def test_an_outcome_that_admission_keeps_is_not_settled_here() -> None:
+    """A call whose claim was lost with Redis' data ends, and its outcome stays with admission until that emits it."""
+    bench = Bench()
+    bench.admission.kept = {1}
+    async with running(bench):
+        bench.send(3)
+        await idle()
+        assert sorted(s.job.record.offset for s in bench.settler.put_) == [0, 2]
+        assert bench.pipeline.in_flight == 0
 
 
 async def test_too_many_unsettled_outcomes_stop_the_calls() -> None:

@@ -79,7 +79,7 @@ def test_faults_of_the_file_come_together() -> None:
 def test_names_and_settings_are_judged() -> None:
     """An illegal name, two names Kafka cannot tell apart, and a misspelt setting are faults before the broker is asked."""
     text = FILE.read_text().replace("name: llm_results", "name: llm.requests_main").replace("name: llm_requests_dlq", "name: 'a b'")
-    text = text.replace("message.timestamp.type", "message.timestmp.type")
+    text = text.replace("message.timestamp.type", "message.timestmp.type", 1)
     with pytest.raises(ConfigError) as caught:
         parse(read_text(text, "topics.yaml"))
     assert len(caught.value.faults) == 3

@@ -1,6 +1,9 @@
--- KEYS: epoch, n values, replays. ARGV: epoch, n, ttl, liveness, n tails, then (number of the claim, number of its
+-- KEYS: epoch, n values, closed, replays. ARGV: epoch, n, ttl, liveness, n tails, then (number of the claim, number of its
 -- replay's key, strict) for each claim that names a replay. Returns now and one answer a claim; see claims.decide.
 local n, ttl, live_until = tonumber(ARGV[2]), ARGV[3], stamp(now + ARGV[4])
+if call('EXISTS', KEYS[n + 2]) == 1 then
+  return redis.error_reply('HEADRACELOST admission is closed')
+end
 local head = 'c|' .. live_until .. '|' .. stamp(now) .. '|'
 local replays, refused = {}, {}
 for j = n + 5, #ARGV, 3 do

@@ -6,6 +6,9 @@ for i = 2, #KEYS do
   local to, tail = string.sub(ARGV[i + 3], 1, 1), string.sub(ARGV[i + 3], 2)
   local key = KEYS[i]
   local state = own(key, tail)
+  if not state and to == 's' and call('GETRANGE', key, 0, 0) == 's' then
+    state = 's' -- restored from its result meanwhile
+  end
   if state == 'c' or state == 'a' then
     if to == 'x' then
       call('DEL', key)

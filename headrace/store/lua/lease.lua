@@ -1,0 +1,12 @@
+-- Who restores? KEYS: epoch, closed, lease. ARGV: epoch, who asks, the lease's life in ms. Returns now, `closed` ('' once
+-- admission is open), and whether the lease is the asker's.
+local closed = call('GET', KEYS[2])
+if not closed then
+  return {now, '', 0}
+end
+local holder = call('GET', KEYS[3])
+if holder and holder ~= ARGV[2] then
+  return {now, closed, 0}
+end
+call('SET', KEYS[3], ARGV[2], 'PX', ARGV[3])
+return {now, closed, 1}
