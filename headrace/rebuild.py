@@ -23,6 +23,7 @@ class CompletedResults:
         self._topic = settings.topics.results
         self._committed = committed
         self._main = [(settings.topics.main, number) for number in range(partitions)]
+        self._read_to: dict[int, int] = {}
 
     def untouched(self) -> bool:
         """Whether there is no result and no committed offset of main. Raises KafkaUnavailable."""
@@ -32,7 +33,14 @@ class CompletedResults:
 
     def completed(self, since_ms: int) -> Iterator[Step]:
         """Those appended from `since_ms` (epoch) on, up to the high watermark of now: open transactions are waited for. Raises KafkaUnavailable."""
-        span = log.span(self._settings, self._topic, since_ms=since_ms or None, end="high")
+        return self._steps(log.span(self._settings, self._topic, since_ms=since_ms or None, end="high"))
+
+    def later(self) -> Iterator[Step]:
+        """Those behind what `completed` has read, up to the high watermark of now. Raises KafkaUnavailable."""
+        ends = log.end_offsets(self._settings, self._topic, end="high")
+        return self._steps({p: (min(self._read_to.get(p, 0), stop), stop) for p, stop in ends.items()})
+
+    def _steps(self, span: log.Span) -> Iterator[Step]:
         total = sum(stop - first for first, stop in span.values())
         marks: list[DoneMark] = []
         read = 0
@@ -43,6 +51,7 @@ class CompletedResults:
             if read % STEP == 0:
                 yield Step(marks, read, total)
                 marks = []
+        self._read_to = {partition: stop for partition, (_, stop) in span.items()}
         yield Step(marks, read, total)
 
 

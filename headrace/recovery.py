@@ -1,21 +1,22 @@
 """Redis that may have lost its data: noticed, and put right before anything new is granted (DESIGN §5, "Loss").
 
 1. one worker writes a new epoch; admission is closed  2. every worker claims again what it holds  3. one of them restores
-the marks of completed results  4. admission opens when that is done and every worker alive has had time for 2.
+the marks of completed results  4. when every worker alive has had time for 2, it restores what was settled meanwhile: a
+worker may have settled after 3 and died before 2  5. admission opens.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.claims import DoneMark
 from headrace.errors import ConfigError, KafkaUnavailable, StoreLost, StoreUnavailable
 from headrace.instrument import Tell
-from headrace.store.epochs import EpochStore
+from headrace.store.epochs import Closed, EpochStore
 
 BEAT_S = 1.0
 CLOSED_TICK_S = 0.5
@@ -60,6 +61,10 @@ class Results(Protocol):
 
     def completed(self, since_ms: int) -> Iterator[Step]: ...
 
+    def later(self) -> Iterator[Step]:
+        """What came after that."""
+        ...
+
 
 class Recovery:
     """One in a process, whose lanes `join` it. `run` must be running, until after the lanes have closed.
@@ -79,7 +84,7 @@ class Recovery:
         self._suspected = asyncio.Event()
         self._owed = False  # our claims are not yet claimed again
         self._closed = False
-        self._opens_after_ms: int | None = None  # once the marks are restored, if it falls to us
+        self._restored = False  # by us
 
     def join(self, holder: Holder) -> None:
         """Its claims are claimed again after a loss."""
@@ -105,7 +110,7 @@ class Recovery:
         """Find out which data Redis holds, and take part in what follows from it. Raises StoreUnavailable, StoreLost or ConfigError."""
         entered = await self._store.epochs.enter()
         if entered.fresh:
-            self._owed, self._opens_after_ms = True, None
+            self._owed, self._restored = True, False
         self._closed = entered.closed is not None
         if self._closed:
             self._open.clear()
@@ -154,23 +159,28 @@ class Recovery:
     async def _restore(self) -> None:
         """Restore if it falls to this worker, and open admission; or see whether another has."""
         closed = await self._store.epochs.lease(self._who)
-        if closed is not None and closed.mine:
-            if self._opens_after_ms is None:
-                self._opens_after_ms = await self._write_marks(closed.from_ms)
-            if not await self._store.epochs.reopen(self._who, self._opens_after_ms):
-                return
-        elif closed is not None:
+        if closed is not None and not (closed.mine and await self._is_restored(closed) and await self._store.epochs.reopen(self._who)):
             return
         self._closed = False
         self._tell("admission_open", {})
 
-    async def _write_marks(self, from_ms: int) -> int:
-        """After how many ms admission may open. Each step renews the lease: whoever is killed in the middle is followed by another."""
-        if await asyncio.to_thread(self._results.untouched):
-            return 0
-        self._tell("store_lost", {"restore_from_ms": from_ms, "note": "no request is admitted until its marks are restored"})
+    async def _is_restored(self, closed: Closed) -> bool:
+        """Whether all marks are there, and nobody is waited for any longer."""
+        if not self._restored:
+            if await asyncio.to_thread(self._results.untouched):
+                return True
+            self._tell("store_lost", {"restore_from_ms": closed.from_ms, "note": "no request is admitted until its marks are restored"})
+            await self._write_marks(lambda: self._results.completed(closed.from_ms))
+            self._restored = True
+        if closed.for_ms < self._wait_ms:
+            return False
+        await self._write_marks(self._results.later)
+        return True
+
+    async def _write_marks(self, read: Callable[[], Iterator[Step]]) -> None:
+        """Each step renews the lease: whoever is killed in the middle is followed by another."""
         began, told, ids = time.monotonic(), 0.0, 0
-        steps = self._results.completed(from_ms)
+        steps = await asyncio.to_thread(read)
         while (step := await asyncio.to_thread(next, steps, None)) is not None:
             ids += (await self._store.restore(step.marks)).count(True)
             await self._store.epochs.lease(self._who)
@@ -178,4 +188,3 @@ class Recovery:
                 told = time.monotonic()
                 self._tell("restoring", {"read": step.read, "of": step.total, "ids": ids})
         self._tell("restored", {"ids": ids, "seconds": round(time.monotonic() - began, 1)})
-        return self._wait_ms

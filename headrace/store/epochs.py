@@ -18,19 +18,20 @@ _Run = Callable[[str, Sequence[str], Sequence[str | bytes]], Awaitable[list[Any]
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Admission is closed since `since_ms`; what was completed from `from_ms` on is to be restored. `mine`: by this worker."""
+    """Admission is closed since `since_ms`, for `for_ms`; what was completed from `from_ms` on is to be restored. `mine`: by this worker."""
 
     from_ms: int
     since_ms: int
     mine: bool = False
+    for_ms: int = 0
 
     @classmethod
-    def parse(cls, text: bytes, *, mine: bool = False) -> Closed | None:
+    def parse(cls, text: bytes, *, mine: bool = False, for_ms: int = 0) -> Closed | None:
         """As the scripts write it; None while admission is open."""
         if not text:
             return None
         from_ms, since_ms = text.split(b"|")
-        return cls(int(from_ms), int(since_ms), mine)
+        return cls(int(from_ms), int(since_ms), mine, for_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class EpochStore(Protocol):
     async def enter(self) -> Entered: ...
     async def beat(self) -> None: ...
     async def lease(self, who: str) -> Closed | None: ...
-    async def reopen(self, who: str, wait_ms: int) -> bool: ...
+    async def reopen(self, who: str) -> bool: ...
 
 
 class Epochs:
@@ -78,10 +79,10 @@ class Epochs:
 
     async def lease(self, who: str) -> Closed | None:
         """None once admission is open; else who restores: the lease is taken if it is free, and kept for 10 s."""
-        closed, mine = await self._run("lease", ("closed", "lease"), [self.value, who, str(LEASE_MS)])
-        return Closed.parse(closed, mine=bool(mine))
+        closed, mine, for_ms = await self._run("lease", ("closed", "lease"), [self.value, who, str(LEASE_MS)])
+        return Closed.parse(closed, mine=bool(mine), for_ms=int(for_ms))
 
-    async def reopen(self, who: str, wait_ms: int) -> bool:
-        """Open admission, if this worker restores and it was closed for `wait_ms`; whether it is open."""
-        (is_open,) = await self._run("reopen", ("closed", "lease"), [self.value, who, str(wait_ms)])
+    async def reopen(self, who: str) -> bool:
+        """Open admission, if this worker restores; whether it is open."""
+        (is_open,) = await self._run("reopen", ("closed", "lease"), [self.value, who])
         return bool(is_open)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy as copying
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace import claims
 from headrace.claims import Answer, Claim, Copy, DoneMark, Held, Lifetimes, MarkState
@@ -244,14 +244,14 @@ class _MemoryEpochs:
             return None
         if data.lease[1] <= now or data.lease[0] == who:
             data.lease = (who, now + LEASE_MS)
-        return Closed(data.closed.from_ms, data.closed.since_ms, mine=data.lease[0] == who)
+        return replace(data.closed, mine=data.lease[0] == who, for_ms=now - data.closed.since_ms)
 
-    async def reopen(self, who: str, wait_ms: int) -> bool:
+    async def reopen(self, who: str) -> bool:
         """Open admission, if this worker restores."""
         now, data = self.check(), self._server.data
         if data.closed is None:
             return True
-        if data.lease[0] != who or data.lease[1] <= now or now - data.closed.since_ms < wait_ms:
+        if data.lease[0] != who or data.lease[1] <= now:
             return False
         data.closed, data.lease = None, ("", 0)
         return True

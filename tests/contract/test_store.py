@@ -28,7 +28,7 @@ async def opened(store: Store | MemoryStore) -> None:
     await store.open()
     await store.epochs.enter()
     await store.epochs.lease("test")
-    assert await store.epochs.reopen("test", 0)
+    assert await store.epochs.reopen("test")
 
 
 class MemoryBench:
@@ -337,9 +337,8 @@ async def test_one_of_two_writes_the_new_epoch_and_nothing_is_granted_while_it_i
     assert mine.mine
     assert theirs is not None
     assert not theirs.mine
-    assert not await other.epochs.reopen("two", 0)
-    assert not await bench.store.epochs.reopen("one", 60_000)
-    assert await bench.store.epochs.reopen("one", 0)
+    assert not await other.epochs.reopen("two")
+    assert await bench.store.epochs.reopen("one")
     assert await other.epochs.lease("two") is None
     assert isinstance((await bench.store.claim([a_claim(offset=1)]))[0], Copy)
     await other.close()
@@ -411,7 +410,7 @@ async def test_completed_results_are_marked_again(bench: Bench) -> None:
     assert await bench.store.restore(marks) == [False, False]
     assert await bench.store.mark([(a_claim("held", 2), "done")]) == [True]
     await bench.store.epochs.lease("one")
-    assert await bench.store.epochs.reopen("one", 0)
+    assert await bench.store.epochs.reopen("one")
     assert await bench.store.claim([a_claim("gone", 9)]) == [Taken("completed", now - 5_000)]
     held = await bench.held("held")
     assert held is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ pytest_plugins = ["tests.support.fixtures"]
 
 CONCURRENCY = 16
 BEFORE, DURING = 200, 200
+CLOSED_S = float(os.environ.get("HEADRACE_TEST_CLOSED_S", "4"))  # 15 in earnest
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ async def test_redis_loses_its_data_under_two_workers(mine: Bench, redis: OwnRed
     old, new = [f"a{n:03}" for n in range(BEFORE)], [f"b{n:03}" for n in range(DURING)]
     stub.set_rules(rules())
     settings = settings_of(mine, stub)
-    with Worker(settings, "main", "retry") as first, Worker(settings, "main", "retry") as second:
+    with Worker(settings, "main", "retry", closed_s=CLOSED_S) as first, Worker(settings, "main", "retry", closed_s=CLOSED_S) as second:
         for worker in (first, second):
             await worker.event("assigned", timeout_s=40)
         mine.ask(*old[: BEFORE // 2])
@@ -105,7 +107,7 @@ async def test_copies_sent_while_nobody_works_on_an_emptied_redis(mine: Bench, r
     """The fleet is down, Redis is emptied, and copies of everything completed wait in the topic: the next worker restores first, and calls nobody."""
     ids = [f"r{n:03}" for n in range(150)]
     settings = settings_of(mine, stub)
-    with Worker(settings, "main") as worker:
+    with Worker(settings, "main", closed_s=CLOSED_S) as worker:
         mine.ask(*ids)
         await mine.finished(ids, timeout_s=60)
         await mine.until_drained(["main"])
@@ -113,7 +115,7 @@ async def test_copies_sent_while_nobody_works_on_an_emptied_redis(mine: Bench, r
         assert await worker.exit_code() == 0
     redis.flush()
     mine.ask(*ids)
-    with Worker(settings, "main") as worker:
+    with Worker(settings, "main", closed_s=CLOSED_S) as worker:
         await worker.event("store_lost", timeout_s=40)
         await mine.until_drained(["main"], timeout_s=60)
         counts = await mine.finished(ids)
@@ -129,7 +131,7 @@ async def test_the_restoring_worker_is_killed_in_the_middle(mine: Bench, redis: 
     """Whoever restores dies before it is done: the other takes its place, and admission opens with every mark there."""
     ids = [f"r{n:03}" for n in range(150)]
     settings = settings_of(mine, stub)
-    with Worker(settings, "main") as first, Worker(settings, "main") as second:
+    with Worker(settings, "main", closed_s=CLOSED_S) as first, Worker(settings, "main", closed_s=CLOSED_S) as second:
         for worker in (first, second):
             await worker.event("assigned", timeout_s=40)
         mine.ask(*ids)

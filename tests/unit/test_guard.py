@@ -83,7 +83,7 @@ async def opened(store: MemoryStore) -> None:
     """Enter, and open admission at once."""
     await store.epochs.enter()
     await store.epochs.lease("test")
-    assert await store.epochs.reopen("test", 0)
+    assert await store.epochs.reopen("test")
 
 
 class Bench:
