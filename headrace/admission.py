@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.claims import Conflict, Taken, UnknownReplay
-from headrace.envelope import Job
+from headrace.envelope import Job, Trail
 from headrace.errors import ErrorClass, Failure
 from headrace.outcome import Dead, Duplicate, Outcome
 
@@ -57,4 +57,6 @@ def ended(job: Job, answer: Taken | Conflict | UnknownReplay, now_ms: int) -> En
         case Conflict():
             return Ends(job, Dead(Failure(ErrorClass.ID_CONFLICT, _CONFLICT), now_ms, claimed=False))
         case UnknownReplay():
-            return Ends(job, Dead(Failure(ErrorClass.INVALID_REQUEST, _UNKNOWN), now_ms, claimed=False))
+            # told of by its own position: what it says of its id and origin is anybody's word, and may follow their completed result
+            stranger = job._replace(request_id=None, trail=Trail(job.record.position))
+            return Ends(stranger, Dead(Failure(ErrorClass.INVALID_REQUEST, _UNKNOWN), now_ms, claimed=False))

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.envelope import Record
 from headrace.offsets import Commit, Sequence, Tracker
-
-TopicPartition = tuple[str, int]
+from headrace.vitals import Standing, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,15 @@ class _Owned:
     tracker: Tracker | None = None
     leaving: bool = False
     committed: int = -1
+    map_chars: int = 0
+    since: float = field(default_factory=time.monotonic)
+    settled_at: float = 0.0
+
+    def standing(self) -> Standing:
+        tracker = self.tracker
+        if tracker is None:
+            return Standing(-1, 0, 0, 0, 0, self.since, self.settled_at, restored=False)
+        return Standing(tracker.frontier, tracker.in_flight, tracker.unread, tracker.span, self.map_chars, self.since, self.settled_at)
 
 
 class Assignment:
@@ -120,18 +129,24 @@ class Assignment:
         self, settled: Mapping[TopicPartition, Collection[int]], commits: Mapping[TopicPartition, Commit], snapshot: Snapshot
     ) -> None:
         """A settle is known to be committed."""
+        now = time.monotonic()
         with self._lock:
             for tp, commit in commits.items():
                 owned = self._owned.get(tp)
                 if owned is None or owned.tracker is None or snapshot.epochs.get(tp) != owned.epoch:
                     continue
                 owned.tracker.resolve(settled.get(tp, ()))
-                owned.committed = commit.frontier
+                owned.committed, owned.map_chars, owned.settled_at = commit.frontier, len(commit.metadata), now
 
     def behind(self) -> bool:
         """Whether a frontier moved without a settle, so that its offset is still to be committed."""
         with self._lock:
             return any(o.tracker is not None and o.tracker.frontier > o.committed for o in self._owned.values())
+
+    def standings(self) -> dict[TopicPartition, Standing]:
+        """Every owned partition, those included whose map is not there yet."""
+        with self._lock:
+            return {tp: owned.standing() for tp, owned in self._owned.items()}
 
     def frontiers(self) -> dict[TopicPartition, tuple[int, int]]:
         """By partition: its frontier, and how many records are in flight."""

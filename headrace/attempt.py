@@ -21,7 +21,7 @@ from headrace.llm import Llm, classify_exception
 from headrace.outcome import Completed, Dead, Deferred, Outcome, Retry
 from headrace.pauses import Pauses
 from headrace.policy import GiveUp, RetryAt, decide
-from headrace.redact import mask
+from headrace.redact import mask, without_echo
 from headrace.schedule import CLOCKS_APART_MS
 
 HANDLER_S = 300.0  # for a user's handler, where handler_timeout_s is not set
@@ -80,7 +80,7 @@ class Attempts:
         self._clock = clock
         self._tell = tell
         self._rng = rng or random.Random()  # noqa: S311  jitter, no secret
-        self._timeout_s = settings.handler_timeout_s or _default_timeout_s(settings)
+        self._timeout_s = longest_s(settings)
         self._deadlines = Deadlines()
         self._longest_ms = int(settings.limits.longest_delay_s * 1000)
 
@@ -107,7 +107,7 @@ class Attempts:
         except errors.Delay as delay:
             return self._deferred(job, int(delay.until.timestamp() * 1000), "the handler asked for a delay", spread=0)
         except errors.Dead as dead:
-            failure = Failure(ErrorClass.INTERNAL, mask(str(dead)), code="handler_dead", called=True)
+            failure = _without_echo(Failure(ErrorClass.INTERNAL, mask(str(dead)), code="handler_dead", called=True), request)
             attempt = Attempt(failure.error_class.value, _ms_since(began), "")
             return Dead(failure, self._clock.now_ms(), (attempt,), trail.elapsed_ms + attempt.latency_ms)
         except asyncio.CancelledError as error:
@@ -137,6 +137,8 @@ class Attempts:
 
     def _failed(self, job: Job, failure: Failure, latency_ms: int) -> Outcome:
         now_ms = self._clock.now_ms()
+        assert job.request is not None, "only a request is called for"
+        failure = _without_echo(failure, job.request)
         decision = decide(
             failure,
             job.trail,
@@ -211,8 +213,16 @@ def _failure(error: Exception | asyncio.CancelledError | SystemExit, left_s: flo
             return dataclasses.replace(classify_exception(error), code=type(error).__name__[:64], called=True)
 
 
-def _default_timeout_s(settings: Settings) -> float:
-    """One call may take what its provider allows; a handler of the user's may make several."""
+def _without_echo(failure: Failure, request: Request) -> Failure:
+    """Whoever wrote the message had the prompt before him; the model's name may stand in it."""
+    sent = {name: value for name, value in request.body.items() if name != "model"}
+    return dataclasses.replace(failure, message=without_echo(failure.message, sent))
+
+
+def longest_s(settings: Settings) -> float:
+    """How long an attempt may take. One call may take what its provider allows; a handler of the user's may make several."""
+    if settings.handler_timeout_s is not None:
+        return settings.handler_timeout_s
     call_s = settings.providers[0].timeout_s
     return call_s if settings.handler is None else max(HANDLER_S, call_s)
 

@@ -65,6 +65,7 @@ async def built(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> Asyn
             alerts=alerts,
             limits=facts.max_message_bytes,
             partitions=facts.partitions,
+            retention_ms=facts.retention_ms,
             tell=tell,
         )
 

@@ -159,11 +159,16 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What is held was written by a version this one does not know: nothing is written over it, and nothing is concluded from it."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownReplay:
     """The record names a replay nobody registered."""
 
 
-Answer = Granted | Answered | Wait | Copy | Taken | Conflict | UnknownReplay
+Answer = Granted | Answered | Wait | Copy | Taken | Conflict | Unreadable | UnknownReplay
 
 
 def decide(held: Held | None, claim: Claim, now_ms: int, *, live_ms: int, registered: bool = False) -> tuple[Answer, Held | None]:

@@ -39,6 +39,14 @@ class RedisSettings(BaseModel):
     on_outage: Literal["pause", "continue"] = "pause"
 
 
+class HttpSettings(BaseModel):
+    """Where probes are answered. Port 0: any free one, told at the start."""
+
+    model_config = _STRICT
+    host: str = Field(default="127.0.0.1", min_length=1, max_length=253)
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
+
+
 class TopicNames(BaseModel):
     """The names the lanes use; `topics.yaml` sets them, with everything else of a topic."""
 
@@ -133,6 +141,7 @@ class Settings(BaseModel):
     topics_file: Path | None = None
     kafka: KafkaSettings = KafkaSettings()
     redis: RedisSettings = RedisSettings()
+    http: HttpSettings = HttpSettings()
     topics: TopicNames = TopicNames()
     providers: tuple[ProviderSettings, ...] = (ProviderSettings(),)
     policy: dict[ErrorClass, ClassPolicy] = Field(default_factory=dict)

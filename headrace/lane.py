@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.assignment import Assignment
@@ -18,13 +18,16 @@ from headrace.committed import Committed
 from headrace.config import Settings
 from headrace.decode import decode_any, decode_main, decode_retry
 from headrace.dlq.alerts import Alerts
+from headrace.ending import together
 from headrace.envelope import Job, Record
 from headrace.errors import HeadraceError
 from headrace.flow import Flow
 from headrace.guard import Guard
 from headrace.handler import Handler
 from headrace.instrument import Tell
+from headrace.instrument.crash import words_of
 from headrace.llm import Llm
+from headrace.monitor import Monitor
 from headrace.outcome import Noted, Outcome, Settlement
 from headrace.outputs import Outputs
 from headrace.pauses import Pauses
@@ -44,7 +47,7 @@ SMALL_QUEUE_KBYTES, LARGE_QUEUE_KBYTES = 2_048, 16_384
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the lanes of one process share. `limits` are the topics' `max.message.bytes`, `partitions` their counts."""
+    """What the lanes of one process share. By topic: `limits` are `max.message.bytes`, `partitions` counts, `retention_ms` how long it keeps."""
 
     settings: Settings
     incarnation: str
@@ -58,6 +61,7 @@ class Shared:
     limits: Mapping[str, int]
     partitions: Mapping[str, int]
     tell: Tell
+    retention_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 def group_of(settings: Settings, lane: str) -> str:
@@ -85,7 +89,6 @@ class RunningLane:
         self._stopping = threading.Event()
         self.assignment = Assignment()
         self._committed = Committed(settings, groups(settings))
-        self._admission = self._admitting()
         flow = Flow(max(limits.read_ahead_records, 2 * limits.concurrency), limits.read_ahead_bytes)
         transactional_id = f"{settings.namespace}.{name}.{settings.instance or shared.incarnation}"
         outputs = Outputs(settings.topics, shared.limits, settings.duplicate_notices)
@@ -108,16 +111,6 @@ class RunningLane:
             tell=shared.tell,
             stopping=self._stopping,
         )
-        self.pipeline = Pipeline(
-            Lane(name, self._schedule(), _DECODERS[name], self._admission, self._conclude(), self._may_call),
-            assignment=self.assignment,
-            flow=flow,
-            settler=self._settler,
-            clock=shared.clock,
-            concurrency=limits.concurrency,
-            unsettled=limits.unsettled_outcomes,
-            tell=shared.tell,
-        )
         self.source = Source(
             settings,
             group_of(settings, name),
@@ -128,6 +121,27 @@ class RunningLane:
             downstream=self,
             tell=shared.tell,
             queue_kbytes=LARGE_QUEUE_KBYTES if name == "main" else SMALL_QUEUE_KBYTES,
+        )
+        self.monitor = Monitor(
+            name,
+            assignment=self.assignment,
+            flow=flow,
+            source=self.source,
+            settler=self._settler,
+            shut=lambda: not self._may_call(),
+            closed=lambda: name != "dlq" and not shared.recovery.is_open,
+            waits=settings.redis.on_outage == "pause",
+        )
+        self._admission = self._admitting()
+        self.pipeline = Pipeline(
+            Lane(name, self._schedule(), _DECODERS[name], self._admission, self._conclude(), self._may_call),
+            assignment=self.assignment,
+            flow=flow,
+            settler=self._settler,
+            clock=shared.clock,
+            concurrency=limits.concurrency,
+            unsettled=limits.unsettled_outcomes,
+            tell=shared.tell,
         )
 
     def deliver(self, records: list[Record]) -> None:
@@ -146,9 +160,7 @@ class RunningLane:
         """Start, and work until cancelled. Raises what ended a thread of it."""
         self._settler.start()
         self.source.start()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.pipeline.run())
-            group.create_task(self._watch())
+        await together({f"{self.name}-pipeline": self.pipeline.run(), f"{self.name}-watch": self._watch()})
 
     async def stop(self, grace_s: float) -> bool:
         """Begin nothing more, wait for calls in flight, settle, leave the group. Whether nothing was cut off."""
@@ -164,7 +176,8 @@ class RunningLane:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(1.0, until - time.monotonic()))
         try:
-            await asyncio.wait_for(self._admission.close(), max(1.0, until - time.monotonic()))
+            async with asyncio.timeout(max(1.0, until - time.monotonic())):
+                await self._admission.close()
         except TimeoutError:
             self._shared.tell("marks_left", {"lane": self.name, "error": "Redis did not answer in time"})
 
@@ -195,7 +208,7 @@ class RunningLane:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._shared.tell("mark_failed", {"lane": self.name, "error": f"{type(error).__name__}: {error}"})
+            self._shared.tell("mark_failed", {"lane": self.name, "error": words_of(error)})
 
     def _admitting(self) -> Admitting:
         if self.name == "dlq":
@@ -210,7 +223,7 @@ class RunningLane:
             gate=shared.recovery,
             on_outage=shared.settings.redis.on_outage,
             strict_replays=self.name == "main",
-            tell=shared.tell,
+            tell=self.monitor.hearing(shared.tell),
         )
         shared.recovery.join(guard)
         return guard

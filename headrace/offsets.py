@@ -88,6 +88,16 @@ class Tracker:
         return (self._open ^ self._unread).bit_count()
 
     @property
+    def unread(self) -> int:
+        """How many offsets a restored map announced as unresolved and that were not read yet."""
+        return self._unread.bit_count()
+
+    @property
+    def span(self) -> int:
+        """The distance from the frontier to one past the highest offset ever tracked: what the window bounds."""
+        return max(0, self._top - self._base)
+
+    @property
     def lost(self) -> int:
         """How many offsets the restored map called unresolved, and reading passed by: gone with retention or compaction."""
         return self._lost

@@ -9,6 +9,7 @@ A lane is four values: its schedule, its decoder, its admission, and what conclu
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,10 +18,12 @@ from headrace.admission import Admission, Ends, Go, Gone, Ready
 from headrace.assignment import Assignment
 from headrace.clock import Clock
 from headrace.decode import Decoder
+from headrace.ending import together
 from headrace.envelope import Job, Record
 from headrace.flow import Flow
 from headrace.instrument import Tell
 from headrace.outcome import Outcome, Settlement
+from headrace.vitals import AtWork, Call, TopicPartition
 from headrace.waiting import Waiting
 
 ADMIT_BATCH = 500
@@ -93,20 +96,34 @@ class Pipeline:
         self._ready: asyncio.Queue[Go] = asyncio.Queue()
         self._ready_most = max(concurrency, ADMIT_BATCH)
         self._arrived = asyncio.Event()
+        self._undecoded: asyncio.Future[None] = self._loop.create_future()
         self._room = asyncio.Event()
         self._settled = asyncio.Event()
         self._idle = asyncio.Event()
         self._gate: asyncio.Task[None] | None = None
         self._closing = False
-        self.in_flight = 0
+        self._calls: dict[int, tuple[Record, float]] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """How many jobs are called, or concluded without a call."""
+        return len(self._calls)
+
+    def at_work(self) -> AtWork:
+        """What the loop is at, for the watchdog."""
+        calls: dict[TopicPartition, Call] = {}
+        for record, began_at in self._calls.values():  # the longest first
+            calls.setdefault((record.topic, record.partition), Call(record.offset, began_at))
+        due_ms = self._lane.schedule.next_due_ms()
+        late_ms = None if due_ms is None else self._clock.now_ms() - due_ms
+        return AtWork(calls, len(self._calls), self._concurrency, len(self._lane.schedule) + self._ready.qsize(), late_ms)
 
     async def run(self) -> None:
         """Works until cancelled: jobs are admitted in batches, and as many called at once as the concurrency allows."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._admit(), name=f"{self._lane.name}-admit")
-            group.create_task(self._lane.admission.run(self._admitted), name=f"{self._lane.name}-guard")
-            for number in range(self._concurrency):
-                group.create_task(self._call(), name=f"{self._lane.name}-call-{number}")
+        name = self._lane.name
+        callers = {f"{name}-call-{number}": self._call() for number in range(self._concurrency)}
+        guard = self._lane.admission.run(self._admitted)
+        await together({f"{name}-decode": self._until_undecoded(), f"{name}-admit": self._admit(), f"{name}-guard": guard} | callers)
 
     def deliver(self, records: list[Record]) -> None:
         """source ─► decode ─► schedule. On the source thread; the work is the loop's."""
@@ -114,9 +131,17 @@ class Pipeline:
 
     def _decode(self, records: list[Record]) -> None:
         now_ms = self._clock.now_ms()
-        for moved in self._lane.schedule.add(map(self._lane.decode, records), now_ms):
-            self._settler.put(moved)
+        try:
+            for moved in self._lane.schedule.add(map(self._lane.decode, records), now_ms):
+                self._settler.put(moved)
+        except Exception as error:  # noqa: BLE001  ends the lane: the loop would only log it, and these records would stay open for ever
+            if not self._undecoded.done():
+                self._undecoded.set_exception(error)
         self._arrived.set()
+
+    async def _until_undecoded(self) -> None:
+        """Raises what broke the decoder, which has an outcome for any bytes: a fault of ours."""
+        await asyncio.shield(self._undecoded)
 
     async def _admit(self) -> None:
         """schedule ─► admit, a batch at a time, and no further ahead than the calls can follow."""
@@ -157,7 +182,9 @@ class Pipeline:
 
     async def _call(self) -> None:
         """admit ─► call ─► outcome ─► settle, one job after another."""
-        while True:
+        task = asyncio.current_task()
+        assert task is not None, "it runs in one"
+        while not task.cancelling():  # a handler may have swallowed that
             await self._until_allowed()
             go = await self._ready.get()
             if self._ready.qsize() <= self._ready_most // 2:
@@ -171,7 +198,7 @@ class Pipeline:
             await self._conclude(go)
 
     async def _conclude(self, go: Go) -> None:
-        self.in_flight += 1
+        self._calls[id(go)] = go.job.record, time.monotonic()
         self._idle.clear()
         try:
             outcome = await self._lane.conclude(go.job)
@@ -182,8 +209,8 @@ class Pipeline:
             self._drop([go.job])
             raise
         finally:
-            self.in_flight -= 1
-            if not self.in_flight:
+            del self._calls[id(go)]
+            if not self._calls:
                 self._idle.set()
 
     async def _until_allowed(self) -> None:
@@ -250,7 +277,8 @@ class Pipeline:
         if not self.in_flight:
             return True
         try:
-            await asyncio.wait_for(self._idle.wait(), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self._idle.wait()
         except TimeoutError:
             return False
         return True

@@ -9,33 +9,57 @@ import asyncio
 import signal
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace.build import built
 from headrace.committed import Committed
 from headrace.config import Settings
+from headrace.ending import LastResort, cancelled
 from headrace.errors import Exit, HeadraceError
 from headrace.instrument import Hook, Tell, tell_all
+from headrace.instrument.crash import words_of
 from headrace.instrument.log import LogHook
 from headrace.instrument.progress import Progress
 from headrace.lane import LANES, RunningLane, Shared, failed_by_itself, groups
 from headrace.loading import load_all
+from headrace.oversight import Oversight
 from headrace.parked import Parked, counter
 from headrace.shared_pauses import SharedPauses
 from headrace.wheels import Wheels
 
 LEAVE_S = 15.0  # after the calls have ended: for the last settle, the group and the marks, together
 
+THREADS = 32
+
 
 def run(settings: Settings, lanes: Sequence[str], *, hooks: Sequence[Hook] = ()) -> Exit:
     """Run these lanes (`all` is every one) until stopped; the process's exit code. Raises ConfigError before anything starts."""
     names = LANES if "all" in lanes else tuple(dict.fromkeys(lanes))
     tell = tell_all(LogHook(), Progress(), *hooks)
-    if sys.platform == "win32":
-        return asyncio.run(serve(settings, names, tell=tell))
-    import uvloop
+    last = LastResort()
+    try:
+        if sys.platform == "win32":
+            return asyncio.run(_served(settings, names, tell, last))
+        import uvloop
 
-    return uvloop.run(serve(settings, names, tell=tell))
+        return uvloop.run(_served(settings, names, tell, last))
+    finally:
+        last.disarm()
+
+
+async def _served(settings: Settings, lanes: Sequence[str], tell: Tell, last: LastResort) -> Exit:
+    # a step that waits for Kafka in one of them must not keep another from beginning, and there are few on a small machine
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "blocking"))
+    code = Exit.ERROR
+    try:
+        code = await serve(settings, lanes, tell=tell)
+    except HeadraceError as error:
+        code = error.exit_code
+        raise
+    finally:
+        last.arm(code)
+    return code
 
 
 async def serve(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> Exit:
@@ -68,6 +92,13 @@ class _Process:
         """run → signals → stop."""
         lanes = [RunningLane(name, self._shared) for name in self._names]
         wheels = Wheels(self._settings, self._shared.clock, tell=self._tell) if "retry" in self._names else None
+        oversight = Oversight(self._shared, lanes, wheels)
+        async with oversight.watching():
+            return await self._run(lanes, wheels, oversight, stop, hurry)
+
+    async def _run(
+        self, lanes: list[RunningLane], wheels: Wheels | None, oversight: Oversight, stop: asyncio.Event, hurry: asyncio.Event
+    ) -> Exit:
         if wheels is not None:
             wheels.start()
         tasks = [asyncio.create_task(lane.run(), name=lane.name) for lane in lanes]
@@ -83,11 +114,12 @@ class _Process:
         done, _ = await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
         watcher.cancel()
+        oversight.stopping()
         whole = await self._stop(lanes, tasks, wheels, hurry)
         if recovering is not None:
             recovering.cancel()  # only now: what the lanes leave behind may have to be claimed again first
         reason = _reason(done - {waiter})
-        self._tell("stopped", {"lanes": list(self._names), "cut_off": not whole, "reason": str(reason) if reason else "asked to"})
+        self._tell("stopped", {"lanes": list(self._names), "cut_off": not whole, "reason": words_of(reason) if reason else "asked to"})
         if reason is not None:
             raise reason
         return Exit.DONE
@@ -103,22 +135,21 @@ class _Process:
                 yield Parked(lane.source, count, self._settings.limits.parked_records, tell=self._tell).run()
 
     async def _stop(self, lanes: list[RunningLane], tasks: list[asyncio.Task[None]], wheels: Wheels | None, hurry: asyncio.Event) -> bool:
-        """Whether no call was cut off. A lane that failed has none in flight; the others have their grace."""
+        """Whether no call was cut off. A lane that failed is not waited for: its calls were cancelled. The others have their grace."""
         grace_s = self._settings.grace_s
+        failed = {task.get_name() for task in tasks if task.done()}
         in_flight = sum(lane.pipeline.in_flight for lane in lanes)
         again = "; a second signal cuts them off" if in_flight else ""
         self._tell("stopping", {"calls_in_flight": in_flight, "note": f"waiting for them up to {grace_s:g} s{again}"})
-        closing = [asyncio.create_task(lane.stop(grace_s)) for lane in lanes]
+        closing = [asyncio.create_task(lane.stop(0.0 if lane.name in failed else grace_s)) for lane in lanes]
         hurried = asyncio.create_task(hurry.wait())
         while not hurried.done() and not all(task.done() for task in closing):
             await asyncio.wait({hurried, *(task for task in closing if not task.done())}, return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
         whole = all(task.done() and task.result() for task in closing)
-        for unfinished in closing:
-            unfinished.cancel()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled([hurried, *closing, *tasks])
+        here = asyncio.current_task()
+        if clinging := [task.get_name() for task in asyncio.all_tasks() if task.cancelling() and task is not here]:
+            self._tell("cancel_ignored", {"tasks": clinging, "note": "left behind; the process ends without them"})
         leaving = [lane.leave(LEAVE_S) for lane in lanes]
         await asyncio.gather(*leaving, *([asyncio.to_thread(wheels.stop, LEAVE_S)] if wheels is not None else []))
         return whole

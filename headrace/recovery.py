@@ -22,6 +22,7 @@ BEAT_S = 1.0
 CLOSED_TICK_S = 0.5
 WAIT_MS = 15_000  # as long as a claim lives without a renewal: who has not come back by then counts as frozen
 TOLD_EVERY_S = 2.0
+CHECK_S = 30.0
 
 
 class Restoring(Protocol):
@@ -85,6 +86,8 @@ class Recovery:
         self._owed = False  # our claims are not yet claimed again
         self._closed = False
         self._restored = False  # by us
+        self._checked_at = time.monotonic()
+        self._told: str | None = None
 
     def join(self, holder: Holder) -> None:
         """Its claims are claimed again after a loss."""
@@ -127,7 +130,9 @@ class Recovery:
             except StoreUnavailable:  # the guards meet the same, and tell it
                 self._tell("beat_missed", {})
             except (ConfigError, KafkaUnavailable) as error:
-                self._tell("restore_waits", {"error": str(error)})
+                self._waits_for(error)
+            else:
+                self._told = None
             await self._pause()
 
     async def tick(self) -> None:
@@ -141,6 +146,25 @@ class Recovery:
         if not self._closed:
             self._open.set()
             await self._store.epochs.beat()
+            await self._check()
+
+    async def _check(self) -> None:
+        """Whether it may have been set to evict since: then admission is closed until it is set right."""
+        if time.monotonic() - self._checked_at < CHECK_S:
+            return
+        self._checked_at = time.monotonic()
+        try:
+            await self._store.check_server()
+        except ConfigError:
+            self._open.clear()
+            self._suspected.set()
+            raise
+
+    def _waits_for(self, error: Exception) -> None:
+        """Told once, not at every try."""
+        if self._told != str(error):
+            self._told = str(error)
+            self._tell("restore_waits", {"error": str(error)})
 
     async def _pause(self) -> None:
         pause_s = BEAT_S if self.is_open else CLOSED_TICK_S

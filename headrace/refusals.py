@@ -1,4 +1,4 @@
-"""What the broker would not take, and what follows: it refuses whole batches, so each is tried alone before it is judged. Pure."""
+"""What the broker would not take, and what follows: it refuses whole batches and transactions, so each is tried alone before it is judged. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from headrace.errors import ErrorClass, Failure
-from headrace.outcome import Dead, Output, Retry, Settlement
+from headrace.outcome import Dead, Deferred, Output, Retry, Settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,11 @@ class Prepared(NamedTuple):
 
 @dataclass(slots=True)
 class Sorted:
-    """Who goes on together, who must be tried alone, and who is held back, each with the broker's words."""
+    """Who goes on together, who must be tried alone or in groups, and who is held back, each with the broker's words."""
 
     together: list[Prepared] = field(default_factory=list)
     alone: list[Settlement] = field(default_factory=list)
+    apart: list[list[Settlement]] = field(default_factory=list)
     held: list[tuple[Settlement, str]] = field(default_factory=list)
 
 
@@ -60,6 +61,16 @@ def sort_refused(group: Sequence[Prepared], refused: Mapping[int, Refusal]) -> S
     return found
 
 
+def sort_shut(group: Sequence[Prepared], why: str) -> Sorted:
+    """A topic may not be written, and the broker does not say which: who writes to different ones is tried apart, who is left alone is held back."""
+    by_topics: dict[frozenset[tuple[str, int]], list[Settlement]] = {}
+    for prepared in group:
+        by_topics.setdefault(frozenset((o.topic, o.partition) for o in prepared.outputs), []).append(prepared.settlement)
+    if len(by_topics) > 1:
+        return Sorted(apart=list(by_topics.values()))
+    return Sorted(held=[(prepared.settlement, why) for prepared in group])
+
+
 def instead(settlement: Settlement, refusal: Refusal) -> Settlement:
     """Refused by the broker though alone: a dead letter instead; a dead letter is cut to what fits."""
     outcome = settlement.outcome
@@ -71,4 +82,5 @@ def instead(settlement: Settlement, refusal: Refusal) -> Settlement:
     at_ms = next(filter(None, times), settlement.job.record.timestamp_ms)
     failure = Failure(error_class, f"the broker refuses what this outcome writes: {refusal.message}", called=bool(attempts))
     elapsed_ms = outcome.elapsed_ms if isinstance(outcome, Retry) else 0
-    return settlement._replace(outcome=Dead(failure, at_ms, attempts, elapsed_ms, claimed=settlement.token is not None))
+    copy = isinstance(outcome, Deferred) and outcome.copy
+    return settlement._replace(outcome=Dead(failure, at_ms, attempts, elapsed_ms, claimed=settlement.token is not None, copy=copy))

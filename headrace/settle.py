@@ -19,18 +19,21 @@ from headrace.committed import Committed
 from headrace.config import LimitSettings
 from headrace.errors import ErrorClass, Failure, HeadraceError
 from headrace.instrument import Tell
+from headrace.instrument.crash import words_of
 from headrace.offsets import Commit
 from headrace.offsets import Sequence as SettleSequence
 from headrace.outcome import Completed, Dead, Settlement
 from headrace.outputs import Outputs
 from headrace.redact import mask
-from headrace.refusals import Prepared, sort_refused
+from headrace.refusals import Prepared, sort_refused, sort_shut
 from headrace.transaction import Ended, State, Transactions
+from headrace.worker_thread import WorkerThread
 
 IDLE_S = 0.25
 HELD_S = 2.0
 _COMPLETED = ("completed", "")
 AGAIN_FROM_S, AGAIN_TO_S = 0.05, 1.0
+PATIENCE_S = 120.0  # one transaction: each of its steps may take as long as the transaction lives, and the abort as well
 _TP = tuple[str, int]
 Report = Callable[[Sequence[Settlement]], None]
 
@@ -68,12 +71,12 @@ class Settler:
         self._incarnation = secrets.token_urlsafe(6)
         self._count = 0
         self._settling = 0
-        self._thread = threading.Thread(target=self._run, name=f"{lane}-settle", daemon=True)
-        self.failure: BaseException | None = None
+        self.thread = WorkerThread(f"{lane}-settle", self._work, last_words=self._failed, stopping=stopping, patience_s=PATIENCE_S)
+        self.settled_at = time.monotonic()
 
     def start(self) -> None:
         """Start settling."""
-        self._thread.start()
+        self.thread.start()
 
     def put(self, settlement: Settlement) -> None:
         """An outcome, to be settled soon. Thread-safe; never blocks."""
@@ -88,7 +91,7 @@ class Settler:
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything put so far is settled, handed over or held back; whether that was so in time."""
-        if not self._thread.is_alive():
+        if not self.thread.alive:
             return False
         passed = threading.Event()
         self._queue.append(passed)
@@ -99,32 +102,30 @@ class Settler:
         """Settle what waits, then end; whether it ended in time. What is held back stays unsettled: its offsets do not move."""
         self._stopping.set()
         self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self.thread.stop(timeout_s)
 
     @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+    def failure(self) -> BaseException | None:
+        """What ended the thread."""
+        return self.thread.failure
 
-    def _run(self) -> None:
+    def _failed(self, error: BaseException) -> None:
+        self._tell("settle_failed", {"lane": self._lane, "error": words_of(error)})
+
+    def _work(self) -> None:
         try:
             self._transactions.open()
             while not (self._stopping.is_set() and not self._queue):
                 self._wake.wait(IDLE_S)
                 self._wake.clear()
                 self._turn()
-        except BaseException as error:  # noqa: BLE001  the process watches `failure` and stops with it
-            self.failure = error
-            self._tell("settle_failed", {"lane": self._lane, "error": str(error)})
         finally:
             self._transactions.close()
             for event in [item for item in self._queue if isinstance(item, threading.Event)]:
                 event.set()  # nobody waits for a thread that has ended
 
     def _turn(self) -> None:
-        began = time.monotonic()
+        began = self.thread.turned()
         batch, passed = self._gather(began)
         if batch or self._assignment.behind():
             self._settling = len(batch)
@@ -151,32 +152,32 @@ class Settler:
         return batch, passed
 
     def _settle(self, batch: list[Settlement]) -> None:
-        """The batch in one transaction; those that must be tried alone, each in its own."""
-        alone = deque(self._settle_group([self._prepared(s) for s in batch if not s.alone]))
-        alone.extend(s for s in batch if s.alone)
-        while alone:
-            settlement = alone.popleft()
-            alone.extend(self._settle_group([self._prepared(settlement)]))
+        """The batch in one transaction; those that must be tried apart, each in one of theirs."""
+        apart = deque(self._settle_group([self._prepared(s) for s in batch if not s.alone]))
+        apart.extend([s] for s in batch if s.alone)
+        while apart:
+            apart.extend(self._settle_group([self._prepared(s) for s in apart.popleft()]))
 
     def _prepared(self, settlement: Settlement) -> Prepared:
         """What cannot be written down is a dead letter that says so: one outcome must not end the thread that settles all."""
         try:
             return Prepared(settlement, self._outputs.of(settlement))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError) as error:  # the last: a hand-over whose fields are of other types
             failure = Failure(ErrorClass.INTERNAL, mask(f"the outcome cannot be written: {error}"))
             attempts = getattr(settlement.outcome, "attempts", ())
             dead = settlement._replace(outcome=Dead(failure, settlement.job.record.timestamp_ms, attempts))
             return Prepared(dead, self._outputs.of(dead))
 
-    def _settle_group(self, group: list[Prepared]) -> list[Settlement]:
-        """Settle until all of it is committed, gone, held back or to be tried alone; the latter are returned.
+    def _settle_group(self, group: list[Prepared]) -> list[list[Settlement]]:
+        """Settle until all of it is committed, gone, held back or to be tried apart; the latter are returned.
 
         1. one snapshot of ownership and group metadata  2. hand over what is gone  3. produce, send offsets with their
         maps, commit  4. resolve and report
         """
-        group, alone = self._split_large(group)
+        group, apart = self._split_large(group)
         wait_s = AGAIN_FROM_S
-        while group or (not alone and self._assignment.behind()):
+        while group or (not apart and self._assignment.behind()):
+            self.thread.turned()
             snapshot = self._assignment.snapshot  # 1
             group = self._hand_over(group, snapshot)  # 2
             ended = self._transact(group, snapshot)  # 3, 4
@@ -185,10 +186,10 @@ class Settler:
             if ended.error is not None:
                 self._tell("settle_again", {"lane": self._lane, "error": ended.error, "outcomes": len(group)})
             group, refused = self._judge(group, ended)
-            alone += refused
+            apart += refused
             time.sleep(wait_s)
             wait_s = min(wait_s * 2, AGAIN_TO_S)
-        return alone
+        return apart
 
     def _transact(self, group: list[Prepared], snapshot: Snapshot) -> Ended:
         self._count += 1
@@ -210,6 +211,7 @@ class Settler:
             ended = Ended(State.COMMITTED)
         if ended.state is State.COMMITTED:
             self._assignment.committed(settling, commits, snapshot)
+            self.settled_at = time.monotonic()
             if group:
                 self._settling -= len(group)  # before the report: who is woken by it looks at `waiting`
                 self._on_settled([p.settlement for p in group])
@@ -221,6 +223,7 @@ class Settler:
         self._transactions.open()
         wait_s = AGAIN_FROM_S
         while True:
+            self.thread.turned()
             try:
                 standings = self._committed.read(commits)
                 break
@@ -247,27 +250,29 @@ class Settler:
             self._tell("handed_over", {"lane": self._lane, "outcomes": len(gone)})
         return owned
 
-    def _split_large(self, group: list[Prepared]) -> tuple[list[Prepared], list[Settlement]]:
+    def _split_large(self, group: list[Prepared]) -> tuple[list[Prepared], list[list[Settlement]]]:
         """A record over its topic's limit before compression must be tried alone: only the broker can tell."""
         together: list[Prepared] = []
-        alone: list[Settlement] = []
+        alone: list[list[Settlement]] = []
         for prepared in group:
             if prepared.settlement.alone or not any(self._outputs.too_large(o) for o in prepared.outputs):
                 together.append(prepared)
             else:
-                alone.append(prepared.settlement._replace(alone=True))
+                alone.append([prepared.settlement._replace(alone=True)])
         return together, alone
 
-    def _judge(self, group: list[Prepared], ended: Ended) -> tuple[list[Prepared], list[Settlement]]:
-        """Who goes on together and who must be tried alone; the rest is held back for a while."""
-        if not ended.refused:
+    def _judge(self, group: list[Prepared], ended: Ended) -> tuple[list[Prepared], list[list[Settlement]]]:
+        """Who goes on together and who must be tried apart; the rest is held back for a while, and told of once for each reason."""
+        if not ended.refused and not ended.shut:
             return group, []
-        found = sort_refused(group, ended.refused)
+        found = sort_refused(group, ended.refused) if ended.refused else sort_shut(group, ended.error or "")
         self._settling -= len(found.held)
-        for settlement, why in found.held:
-            self._held.append((time.monotonic() + HELD_S, settlement))
-            self._tell("settle_blocked", {"lane": self._lane, "error": why, "position": str(settlement.position)})
-        return found.together, found.alone
+        self._held.extend((time.monotonic() + HELD_S, settlement) for settlement, _ in found.held)
+        reasons = Counter(why for _, why in found.held)
+        first = {why: settlement.position for settlement, why in reversed(found.held)}
+        for why, outcomes in reasons.items():
+            self._tell("settle_blocked", {"lane": self._lane, "error": why, "position": str(first[why]), "outcomes": outcomes})
+        return found.together, [*([settlement] for settlement in found.alone), *found.apart]
 
 
 def _offsets_by_partition(group: Iterable[Prepared]) -> dict[_TP, list[int]]:

@@ -5,11 +5,11 @@ It never waits on a model. Which records are wanted and have room is the tracker
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -17,37 +17,25 @@ from headrace.assignment import Assignment
 from headrace.client_config import consumer_config, falls_back, protocol_of
 from headrace.committed import Committed
 from headrace.config import Settings
-from headrace.envelope import Record
+from headrace.dispatch import Downstream, no_room, take
 from headrace.errors import KafkaUnavailable
 from headrace.flow import Flow
+from headrace.gauges import STATISTICS_MS, Gauges
 from headrace.instrument import Tell
-from headrace.offsets import Tracker
+from headrace.instrument.crash import words_of
 from headrace.restorer import Restorer
-from headrace.trail import headers_of
+from headrace.vitals import Reading
+from headrace.worker_thread import WorkerThread
 
 BATCH = 500
 POLL_S = 0.05
 SOFT_HOLD_S = 0.25  # a full lane that empties soon is waited for: a pause throws away what was fetched, and costs half a second
 REVOKE_SHARE = 0.2  # of max.poll.interval.ms: how long a revocation waits for what is finished to be settled
 FROZEN_S = 5.0
+AWAY_S = 30.0  # the client says again and again that no broker can be reached, at the latest after its longest backoff
+SLOW_S = 20.0
 
 _TP = tuple[str, int]
-
-
-class Downstream(Protocol):
-    """What stands behind a source. All of it is called on the source's thread."""
-
-    def deliver(self, records: list[Record]) -> None:
-        """Take a batch, of one partition and in order."""
-        ...
-
-    def ownership_changed(self) -> None:
-        """Partitions go: nothing new of them is to begin."""
-        ...
-
-    def drain(self, timeout_s: float) -> bool:
-        """Settle what is finished; whether that was done in time."""
-        ...
 
 
 class Source:
@@ -78,17 +66,16 @@ class Source:
         self._stash: dict[_TP, deque[Any]] = {}  # of messages; their stubs allow None where a consumed one has none
         self._paused: set[_TP] = set()
         self._holds: frozenset[str] = frozenset()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"{group}-source", daemon=True)
-        self._frozen_at = float("-inf")
+        self._gauges = Gauges()
+        self.thread = WorkerThread(f"{group}-source", self._work, last_words=self._failed, patience_s=self._drain_s() + SLOW_S)
+        self._frozen_at = self._away_at = float("-inf")
         self._turned_at = time.monotonic()
-        self._failure: BaseException | None = None
         self.protocol = protocol_of(settings)
-        self._reading = False
+        self._reading = self._joined = False
 
     def start(self) -> None:
         """Start reading."""
-        self._thread.start()
+        self.thread.start()
 
     def hold(self, reason: str) -> None:
         """Pause everything for `reason`, and go on polling. Thread-safe."""
@@ -104,47 +91,65 @@ class Source:
 
     def stop(self, timeout_s: float) -> bool:
         """Leave the group and end the thread; whether it ended in time."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
+        ended = self.thread.stop(timeout_s)
         self._restorer.stop()
-        return not self._thread.is_alive()
+        return ended
 
     @property
     def failure(self) -> BaseException | None:
         """What ended the thread, or keeps a partition from being read."""
-        return self._failure or self._restorer.failure
+        return self.thread.failure or self._restorer.failure
 
     @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+    def holds(self) -> frozenset[str]:
+        """The reasons why all of it is paused."""
+        return self._holds
+
+    @property
+    def joined(self) -> bool:
+        """Whether the group has given this member its share, be it nothing."""
+        return self._joined or self._gauges.joined(self.protocol)
+
+    @property
+    def readings(self) -> Mapping[_TP, Reading]:
+        """By owned partition how far reading has come, not older than a second or two. From any thread."""
+        return self._gauges.readings
 
     def frozen_within(self, seconds: float) -> bool:
         """Whether this process stood still (SIGSTOP, a suspended machine) within the last `seconds`."""
         return time.monotonic() - self._frozen_at < seconds
 
-    def _run(self) -> None:
+    @property
+    def broker_away(self) -> bool:
+        """Whether no broker could be reached lately."""
+        return time.monotonic() - self._away_at < AWAY_S
+
+    def _work(self) -> None:
+        self._consumer = self._open()
         try:
-            self._consumer = self._open()
-            try:
-                while not self._stopping.is_set():
-                    self._turn()
-            finally:
-                self._consumer.close()  # leaves the group: the others need not wait for the session to end
-        except BaseException as error:  # noqa: BLE001  the process watches `failure` and stops with it
-            self._failure = error
-            self._tell("source_failed", {"group": self._group, "error": str(error)})
+            while not self.thread.stopping.is_set():
+                self._turn()
+        finally:
+            self._consumer.close()  # leaves the group: the others need not wait for the session to end
+
+    def _failed(self, error: BaseException) -> None:
+        self._tell("source_failed", {"group": self._group, "error": words_of(error)})
+
+    def _drain_s(self) -> float:
+        """How long a revocation may wait."""
+        return self._settings.kafka.max_poll_interval_ms / 1000 * REVOKE_SHARE
 
     def _open(self) -> Consumer:
         config = consumer_config(self._settings, "source", self._group, protocol=self.protocol, queue_kbytes=self._queue_kbytes)
-        consumer = Consumer(config)
+        consumer = Consumer(
+            config | {"statistics.interval.ms": STATISTICS_MS, "stats_cb": self._gauges.statistics, "error_cb": self._heard_error}
+        )
         consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
         self._tell("group_protocol", {"group": self._group, "protocol": self.protocol})
         return consumer
 
     def _turn(self) -> None:
-        now = time.monotonic()
+        now = self.thread.turned()
         if now - self._turned_at > FROZEN_S:
             self._frozen_at = now
         self._turned_at = now
@@ -160,6 +165,12 @@ class Source:
                 break
             self._release(tp)
         self._apply_pauses()
+        if self._gauges.due(now):
+            self._measure(now)
+
+    def _measure(self, now: float) -> None:
+        full = {tp for tp, stash in self._stash.items() if stash and self._assignment.with_tracker(tp, partial(no_room, stash))}
+        self._gauges.measure(now, self._stash, self._assignment.standings(), full)
 
     def _sort(self, messages: list[Any]) -> None:
         """Each run of one partition's messages goes behind what is already waiting of it."""
@@ -173,6 +184,7 @@ class Source:
         for tp, run in runs.items():
             if tp in self._stash:
                 self._restorer.passed(tp, run, self._turned_at)
+                self._gauges.came_to(tp, run[-1])
                 self._stash[tp].extend(run)
                 if not self._flow.full:
                     self._release(tp)
@@ -183,9 +195,10 @@ class Source:
         stash = self._stash[tp]
         if epoch is None or not stash:
             return
-        records = self._assignment.with_tracker(tp, lambda tracker: _take(tracker, tp, stash, epoch))
+        records = self._assignment.with_tracker(tp, lambda tracker: take(tracker, tp, stash, epoch))
         if records:
             self._flow.take(len(records), sum(len(r.value or b"") + len(r.key or b"") for r in records))
+            self._gauges.took(tp, records)
             self._downstream.deliver(records)
 
     def _restore_ready(self) -> None:
@@ -214,6 +227,7 @@ class Source:
         epochs = self._assignment.assigned(tps, consumer.consumer_group_metadata())
         self._stash.update({tp: deque() for tp in tps})
         self._paused -= set(tps)
+        self._joined = True
         self._tell("assigned", {"group": self._group, "partitions": sorted(f"{t}/{p}" for t, p in tps)})
         if epochs:
             self._restorer.restore(epochs)
@@ -222,7 +236,7 @@ class Source:
         tps = [(p.topic, p.partition) for p in partitions]
         self._assignment.leaving(tps, self._fresh(consumer))
         self._downstream.ownership_changed()
-        drained = self._downstream.drain(self._settings.kafka.max_poll_interval_ms / 1000 * REVOKE_SHARE)
+        drained = self._downstream.drain(self._drain_s())
         self._forget(tps, self._fresh(consumer))
         self._tell("revoked", {"group": self._group, "partitions": sorted(f"{t}/{p}" for t, p in tps), "drained": drained})
 
@@ -237,6 +251,7 @@ class Source:
         for tp in tps:
             self._stash.pop(tp, None)
             self._restorer.forget(tp)
+            self._gauges.forget(tp)
             self._paused.discard(tp)
 
     def _fresh(self, consumer: Consumer) -> Any:
@@ -245,6 +260,11 @@ class Source:
             return consumer.consumer_group_metadata()
         except (KafkaException, RuntimeError):  # already closing: what is settled with the last one is decided by the broker
             return self._assignment.snapshot.metadata
+
+    def _heard_error(self, error: KafkaError) -> None:
+        """librdkafka's `error_cb`: of no partition. It logs them itself; only that nobody can be reached is of use here."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  a documented name, as those librdkafka begins with an underscore are
+            self._away_at = time.monotonic()
 
     def _trouble(self, error: KafkaError) -> None:
         if falls_back(self._settings, self.protocol, error.code(), error.str()):
@@ -255,24 +275,3 @@ class Source:
         self._tell("source_error", {"group": self._group, "error": error.str()})
         if error.fatal() or error.code() == KafkaError._FATAL:  # a fatal error that comes as a message does not say so itself
             raise KafkaUnavailable(f"the consumer of group {self._group} failed for good: {error.str()}; start the worker again")
-
-
-def _take(tracker: Tracker, tp: _TP, stash: deque[Any], epoch: int) -> list[Record]:
-    """Records of the stash that are wanted, in order, until one has no room."""
-    records: list[Record] = []
-    while stash:
-        message = stash[0]
-        offset = message.offset()
-        if message.error() is not None:
-            tracker.at_end(offset)
-        elif tracker.wanted(offset):
-            if not tracker.room(offset):
-                break
-            tracker.track((offset,))
-            records.append(_record(message, tp, offset, epoch))
-        stash.popleft()
-    return records
-
-
-def _record(message: Any, tp: _TP, offset: int, epoch: int) -> Record:
-    return Record(*tp, offset, epoch, message.key(), message.value(), headers_of(message), message.timestamp()[1])

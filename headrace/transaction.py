@@ -16,12 +16,13 @@ from typing import Any, Literal, cast
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from headrace.errors import KafkaUnavailable
-from headrace.fencing import Fencing, error_of
+from headrace.fencing import FORGOTTEN, Fencing, error_of
 from headrace.instrument import Tell
 from headrace.outcome import Output
 from headrace.refusals import Refusal
 
 STEP_S = 8.0  # how long one call into the client may block
+ABORTS = 5  # in a row, and none for a refused record: what ails the producer may be its own
 _HOPELESS = frozenset(
     {KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION}
 )
@@ -52,11 +53,12 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How it ended, the error in words, and the outputs refused, by index."""
+    """How it ended, the error in words, and the outputs refused, by index. `shut`: a topic is refused, and which one was not said."""
 
     state: State
     error: str | None = None
     refused: dict[int, Refusal] = field(default_factory=dict)
+    shut: bool = False
 
 
 class Transactions:
@@ -69,8 +71,11 @@ class Transactions:
         self._tell = tell
         self._stopping = stopping
         self._producer: Producer | None = None
-        self._fencing = Fencing(self.id, named=named, frozen_within=frozen_within)
+        self._timeout_s = config["transaction.timeout.ms"] / 1000
+        self._fencing = Fencing(self.id, named=named, timeout_s=self._timeout_s, frozen_within=frozen_within)
         self._refused: dict[int, Refusal] = {}
+        self._began = 0.0
+        self._aborts = 0
 
     @property
     def id(self) -> str:
@@ -84,7 +89,7 @@ class Transactions:
         """
         producer = self._ready()
         self._refused = {}
-        committing = False
+        committing, self._began = False, time.monotonic()
         try:
             producer.begin_transaction()  # 1
             for index, output in enumerate(outputs):  # 2
@@ -98,6 +103,7 @@ class Transactions:
             self._patiently(lambda: producer.commit_transaction(STEP_S))  # 4
         except (KafkaException, SystemError) as error:
             return self._triage(error_of(error), committing=committing)
+        self._aborts = 0
         return Ended(State.COMMITTED)
 
     def open(self) -> None:
@@ -166,7 +172,7 @@ class Transactions:
 
     def _patiently(self, step: Callable[[], None]) -> None:
         """A retriable time-out is resumed by calling again, for as long as the transaction can live."""
-        until = time.monotonic() + self._config["transaction.timeout.ms"] / 1000
+        until = time.monotonic() + self._timeout_s
         while True:
             try:
                 return step()
@@ -178,10 +184,15 @@ class Transactions:
     def _triage(self, error: KafkaError, *, committing: bool) -> Ended:
         if error.fatal():
             self._replace(error)
-            self._fencing.noted(error)
+            self._fencing.noted(error, open_s=time.monotonic() - self._began)
             return Ended(State.AMBIGUOUS if committing else State.ABORTED, error.str(), self._refused)
-        if error.txn_requires_abort() or not committing:
-            return self._abort(error)
+        forgotten = error.code() in FORGOTTEN
+        if not committing or (error.txn_requires_abort() and not forgotten):  # a commit may have landed before it was forgotten
+            ended = self._abort(error)
+            self._aborts += not ended.refused
+            if forgotten or self._aborts >= ABORTS:
+                self._replace(error)
+            return ended
         self._replace(error)
         return Ended(State.AMBIGUOUS, error.str(), self._refused)
 
@@ -192,8 +203,13 @@ class Transactions:
             self._patiently(lambda: producer.abort_transaction(STEP_S))
         except (KafkaException, SystemError) as error:
             self._replace(error_of(error))
-        return Ended(State.ABORTED, cause.str() if cause else None, self._refused)
+        # Partitions are added to the transaction before they are written: where that is denied, no record is refused by itself.
+        shut = cause is not None and not self._refused and _REFUSALS.get(cause.code()) == "topic"
+        return Ended(State.ABORTED, cause.str() if cause else None, self._refused, shut)
 
     def _replace(self, error: KafkaError) -> None:
+        if self._producer is None:
+            return
+        self._aborts = 0
         self._tell("producer_replaced", {"transactional_id": self.id, "error": error.str(), "code": error.code()})
         self.close()

@@ -9,7 +9,7 @@ from typing import Literal
 import tenacity
 
 from headrace.admission import Admission, Ends, Go, Gone, Ready, ended
-from headrace.claims import Answered, Claim, Conflict, Copy, Granted, Taken, UnknownReplay, Wait
+from headrace.claims import Answered, Claim, Conflict, Copy, Granted, Taken, UnknownReplay, Unreadable, Wait
 from headrace.clock import Clock
 from headrace.envelope import Job, Record
 from headrace.errors import KafkaUnavailable, StoreLost, StoreUnavailable
@@ -91,8 +91,8 @@ class Guard:
                 admissions.append(Go(job, None))
                 continue
             claim, answer = next(pairs)
-            if isinstance(answer, (Wait, Copy)):
-                self._waiters.put(job, claim, answer, self._clock.now_ms())
+            if isinstance(answer, (Wait, Copy, Unreadable)):
+                self._wait(job, claim, answer)
             else:
                 admissions.append(self._judge(job, claim, answer))
         return admissions
@@ -204,6 +204,11 @@ class Guard:
             self._held.release(place_of(job))
             self._waiters.take(job)
 
+    def _wait(self, job: Job, claim: Claim, answer: Wait | Copy | Unreadable) -> None:
+        if isinstance(answer, Unreadable):
+            self._tell("claim_unreadable", {"topic": claim.position.topic, "partition": claim.position.partition})
+        self._waiters.put(job, claim, answer, self._clock.now_ms())
+
     def _ended(self, settlement: Settlement) -> Claim | None:
         """Stop keeping a record's claim alive; the claim, if it has one."""
         claim = self._held.take(place_of(settlement.job))
@@ -251,7 +256,7 @@ class Guard:
         for waiter, answer in zip(waiters, answers, strict=True):
             if waiter not in self._waiters:
                 continue  # released meanwhile; a claim granted to it lapses
-            if isinstance(answer, (Wait, Copy)):
+            if isinstance(answer, (Wait, Copy, Unreadable)):
                 outcome = self._waiters.still(waiter, answer, now_ms)
                 admission: Admission | None = None if outcome is None else Ends(waiter.job, outcome)
             else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import orjson
+from pydantic import TypeAdapter
 
-from headrace.envelope import Attempt, Response
-from headrace.errors import ErrorClass, Failure
+from headrace.envelope import Response
 from headrace.outcome import Completed, Dead, Deferred, Degraded, Dropped, Outcome, Retry
 
 VERSION = 1
@@ -19,6 +19,7 @@ _KINDS: dict[tuple[str, int], type[Completed | Degraded | Retry | Deferred | Dea
     ("dead", VERSION): Dead,
     ("dropped", VERSION): Dropped,
 }
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in _KINDS.values()}
 _NAMES = {kind: name for (name, _), kind in _KINDS.items()}
 
 
@@ -48,14 +49,10 @@ def load_outcome(payload: bytes) -> Outcome:
     try:
         head = orjson.loads(line)
         kind, fields = _KINDS[head["kind"], head["v"]], head["fields"]
-        if "response" in fields:
-            response = fields["response"]
-            fields["response"] = Response(**(response if response["body"] is not None else {**response, "body": body}))
-        if "failure" in fields:
-            failure = fields["failure"]
-            fields["failure"] = Failure(**{**failure, "error_class": ErrorClass(failure["error_class"])})
-        if "attempts" in fields:
-            fields["attempts"] = tuple(Attempt(**attempt) for attempt in fields["attempts"])
-        return kind(**fields)
+        if not isinstance(fields, dict) or not fields.keys() <= kind.__dataclass_fields__.keys():
+            raise KeyError("a field of another version")  # noqa: TRY301  it may change what the others mean
+        if "response" in fields and fields["response"]["body"] is None:
+            fields["response"]["body"] = body
+        return cast("Outcome", _ADAPTERS[kind].validate_python(fields))
     except (KeyError, TypeError, ValueError) as error:
         raise UnreadableOutcome(f"the outcome cannot be read ({type(error).__name__})") from None

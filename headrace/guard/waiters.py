@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.claims import Answer, Claim, Copy, Token, Wait
+from headrace.claims import Answer, Claim, Copy, Token, Unreadable, Wait
 from headrace.envelope import Job, Position
 from headrace.outcome import Deferred, Duplicate, Outcome
 
@@ -88,12 +88,12 @@ class Waiters:
         """It waits no longer; whether it did."""
         return self._all.pop(place_of(job), None) is not None
 
-    def still(self, waiter: Waiter, answer: Wait | Copy, now_ms: int) -> Outcome | None:
+    def still(self, waiter: Waiter, answer: Wait | Copy | Unreadable, now_ms: int) -> Outcome | None:
         """How a record ends that was told once more to wait; None: it goes on waiting."""
         waiter.copy = answer if isinstance(answer, Copy) else None
-        if waiter.copy is None:
+        if isinstance(answer, Wait):
             return None
-        if waiter.same(waiter.settled):
+        if waiter.copy is not None and waiter.same(waiter.settled):
             # settled, and its mark was lost or still comes: what it was, the committed offset does not say
             return Duplicate("waiting", waiter.copy.since_ms, now_ms)
         if waiter.outcome is None and now_ms - waiter.since_ms >= self._copy_wait_ms:

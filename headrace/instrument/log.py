@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 import structlog
 
+from headrace.instrument import crash
 from headrace.instrument.events import LEVELS, QUIET
 
 OF_PARTITIONS = frozenset({"assigned", "revoked", "partition_lost"})
@@ -37,6 +38,7 @@ def configure(*, stream: TextIO | None = None, level: str = "info", json: bool |
         logger_factory=structlog.PrintLoggerFactory(out),
         cache_logger_on_first_use=False,
     )
+    crash.install()
     for name in ("openai", "aiohttp", "httpx", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)
 

@@ -18,6 +18,8 @@ FROM_ENV: Mapping[str, tuple[str, ...]] = {
     "HEADRACE_NAMESPACE": ("namespace",),
     "HEADRACE_INSTANCE": ("instance",),
     "HEADRACE_GRACE_S": ("grace_s",),
+    "HEADRACE_HTTP_HOST": ("http", "host"),
+    "HEADRACE_METRICS_PORT": ("http", "metrics_port"),
     "HEADRACE_HANDLER": ("handler",),
     "HEADRACE_TOPICS": ("topics_file",),
     "SENTRY_DSN": ("sentry_dsn",),

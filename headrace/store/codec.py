@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headrace.claims import (
     RESTORED,
@@ -22,6 +22,7 @@ from headrace.claims import (
     Taken,
     Token,
     UnknownReplay,
+    Unreadable,
     Wait,
 )  # fmt: skip
 from headrace.envelope import Position
@@ -117,6 +118,8 @@ def answer(reply: bytes) -> Answer:
             return Wait()
         case b"U":
             return UnknownReplay()
+        case b"X":
+            return Unreadable()
         case b"C":
             return Conflict(int(rest))
         case b"T":
@@ -125,6 +128,18 @@ def answer(reply: bytes) -> Answer:
             position, token = rest[14:].decode().split("|")
             return Copy(_position(position), Token.parse(token), rest[:1] == b"1", int(rest[1:14]))
     raise ValueError(f"claim.lua answered {kind!r}")
+
+
+def pauses(fields: Mapping[bytes, bytes], now_ms: int) -> dict[str, str]:
+    """The pauses that have not ended, by target. A field that another version wrote is left out."""
+    found: dict[str, str] = {}
+    for key, text in fields.items():
+        try:
+            if int(text[:13]) > now_ms:
+                found[key.decode()] = text[14:].decode()
+        except ValueError:
+            continue
+    return found
 
 
 def held(value: bytes) -> Held:

@@ -163,8 +163,7 @@ class Store:
     async def pauses(self) -> dict[str, str]:
         """The pauses in force, by target."""
         fields = await self._send(lambda c: cast("Awaitable[Any]", c.hgetall(self._prefix + "pauses")))
-        now = await self.time_ms()
-        return {key.decode(): text[14:].decode() for key, text in fields.items() if int(text[:13]) > now}
+        return codec.pauses(fields, await self.time_ms())
 
     async def drop_pause(self, key: str) -> None:
         """End a pause early."""

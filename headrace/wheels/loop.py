@@ -5,19 +5,24 @@ One thread, its own consumer group. Which wheel and when is `schedule`'s arithme
 
 from __future__ import annotations
 
-import threading
+import time
 import uuid
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headrace.client_config import consumer_config, falls_back, protocol_of
 from headrace.clock import Clock
+from headrace.committed import Committed
 from headrace.config import Settings
 from headrace.errors import KafkaUnavailable
 from headrace.schedule import UNIT_MS, Skew, due_of, wheels_for
 from headrace.trail import headers_of
+from headrace.vitals import LaneSample
 from headrace.wheels.lines import Lines, Move, Place, Taken
+from headrace.wheels.losses import Losses
 from headrace.wheels.mover import Mover, Tell
+from headrace.wheels.sample import sampled
+from headrace.worker_thread import WorkerThread
 
 MOVES = 3_000
 READ = 2_000
@@ -27,6 +32,8 @@ SKEW_AGAIN_MS = 60_000
 COMPLAIN_MS = 5_000
 BACKOFF_MS, BACKOFF_MOST_MS = 50, 5_000
 FRAMING = 256
+AWAY_MS = 30_000
+PATIENCE_S = 120.0  # a settle: each of its steps may take as long as its transaction lives
 
 
 class Wheels:
@@ -52,53 +59,54 @@ class Wheels:
         self._incarnation = uuid.uuid4().hex
         self._skew = Skew()
         self._mover = Mover(settings, self._group, f"{self._group}.{settings.instance or self._incarnation}", clock, tell, self._skew)
+        self._losses = Losses(Committed(settings, {self._topic: self._group}), self._topic, tell)
         self._settings = settings
         self._protocol = protocol_of(settings)
         self._doubt: tuple[str, list[Move[Message]], dict[int, Taken[Message]]] | None = None
         self._settles = self._failures = 0
         self._next_tick_ms = self._retry_at_ms = self._complained_ms = self._skew_told_ms = 0
         self._busy = False
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="wheels", daemon=True)
-        self.failure: BaseException | None = None
+        self._away_ms, self._settled_at = -AWAY_MS, time.monotonic()
+        self._sample = LaneSample("wheels", ())
+        self.thread = WorkerThread("wheels", self._work, last_words=self._died, patience_s=PATIENCE_S)
 
     def start(self) -> None:
         """Begin, on a thread of its own. Once only."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self, timeout_s: float) -> bool:
         """Let the settle under way end, leave the group; True when that was done within `timeout_s`."""
-        self._stopping.set()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self.thread.stop(timeout_s)
 
     @property
-    def alive(self) -> bool:
-        """Whether the thread runs; if not, `failure` says what ended it, unless it was stopped."""
-        return self._thread.is_alive()
+    def failure(self) -> BaseException | None:
+        """What ended the thread, unless it was stopped."""
+        return self.thread.failure
 
-    def _run(self) -> None:
+    def sample(self) -> LaneSample:
+        """How the wheels stand, not older than a tick. From any thread."""
+        return self._sample
+
+    def _work(self) -> None:
         try:
-            try:
-                self._mover.open()
-                while not self._stopping.is_set():
-                    self._consume()
-            finally:
-                self._mover.close()
+            self._mover.open()
+            while not self.thread.stopping.is_set():
+                self._consume()
         except KafkaException as failure:
             name = failure.args[0].name()
-            self._died(KafkaUnavailable(f"the wheels cannot go on: {name}; see the broker's log, then restart the retry worker"))
-        except Exception as failure:  # noqa: BLE001 - the thread's edge: whoever started it asks `failure`
-            self._died(failure)
+            raise KafkaUnavailable(f"the wheels cannot go on: {name}; see the broker's log, then restart the retry worker") from failure
+        finally:
+            self._mover.close()
 
     def _consume(self) -> None:
         """Until stopped, or until the broker turns out to have classic groups only."""
         config = consumer_config(self._settings, "wheels", self._group, protocol=self._protocol, queue_kbytes=2_048)
-        consumer = Consumer(config | {"fetch.message.max.bytes": 512 << 10, "error_cb": lambda error: self._complain(error.name())})
+        consumer = Consumer(config | {"fetch.message.max.bytes": 512 << 10, "error_cb": self._heard_error})
         self._tell("group_protocol", {"group": self._group, "protocol": self._protocol})
         try:
             consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone)
-            while not self._stopping.is_set():
+            while not self.thread.stopping.is_set():
+                self.thread.turned()
                 self._turn(consumer)
         except KafkaException as failure:
             if not falls_back(self._settings, self._protocol, failure.args[0].code(), failure.args[0].str()):
@@ -107,8 +115,7 @@ class Wheels:
         finally:
             consumer.close()
 
-    def _died(self, failure: Exception) -> None:
-        self.failure = failure
+    def _died(self, failure: BaseException) -> None:
         self._tell("wheels_stopped", {"reason": type(failure).__name__})
 
     def _turn(self, consumer: Consumer) -> None:
@@ -118,6 +125,8 @@ class Wheels:
         if tick:
             self._next_tick_ms = now_ms + self._tick_ms
             self._watch_skew(now_ms)
+            away = now_ms - self._away_ms < AWAY_MS
+            self._sample = sampled(self._lines.owned, self._topic, now_ms, settled_at=self._settled_at, away=away)
         self._flow(consumer, now_ms, tick=tick)
         if now_ms >= self._retry_at_ms and self._lines.owned:
             self._settle(consumer, now_ms, tick=tick)
@@ -170,7 +179,7 @@ class Wheels:
         if not moves and not (tick and taken):
             self._busy = False
             return
-        if not self._mover.open():
+        if not self._losses.told() or not self._mover.open():
             self._back_off()
             return
         self._settles += 1
@@ -210,6 +219,7 @@ class Wheels:
         self._busy, self._failures = len(moves) == MOVES or bool(alone), 0
         self._retry_at_ms = now_ms if self._busy else now_ms + SETTLE_MS
         if moves:
+            self._settled_at = time.monotonic()
             late_ms = max((now_ms - m.waiting.due_ms for m in moves if m.waiting.due_ms), default=0)
             back = sum(move.wheel is None for move in moves)
             self._tell("wheels_moved", {"to_retry": back, "to_later": len(moves) - back, "late_ms": max(late_ms, 0)})
@@ -228,6 +238,11 @@ class Wheels:
         if (self._failures >= 3 or self._doubt is not None) and self._mover.error is not None:
             self._complain(self._mover.error.name())
 
+    def _heard_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  a documented name, as those librdkafka begins with an underscore are
+            self._away_ms = self._clock.now_ms()
+        self._complain(error.name())
+
     def _complain(self, reason: str) -> None:
         now_ms = self._clock.now_ms()
         if now_ms - self._complained_ms >= COMPLAIN_MS:
@@ -241,8 +256,10 @@ class Wheels:
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._lines.assign(part.partition for part in partitions)
+        self._losses.assigned(part.partition for part in partitions)
         self._tell("wheels_assigned", {"wheels": len(self._lines.owned)})
 
     def _gone(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Revoked or lost: no settle is under way on this thread, so what is held is simply read again by the new owner."""
         self._lines.forget(part.partition for part in partitions)
+        self._losses.forget(part.partition for part in partitions)

@@ -14,7 +14,21 @@ import pytest
 import redis.asyncio as aredis
 import redis.exceptions
 
-from headrace.claims import Answered, Claim, Conflict, Copy, DoneMark, Granted, Held, Lifetimes, Taken, Token, UnknownReplay, Wait
+from headrace.claims import (
+    Answered,
+    Claim,
+    Conflict,
+    Copy,
+    DoneMark,
+    Granted,
+    Held,
+    Lifetimes,
+    Taken,
+    Token,
+    UnknownReplay,
+    Unreadable,
+    Wait,
+)
 from headrace.envelope import Position
 from headrace.errors import ConfigError, StoreLost, StoreUnavailable
 from headrace.store import Store
@@ -483,6 +497,28 @@ async def _history(rng: random.Random, seed: int, real: RedisBench, memory: Memo
         assert len(results) < 2 or results[0] == results[1], (seed, op, claim, held)
         assert await real.held(name) == memory.held(name), (seed, op, claim, held)
         seen += [answer for answer in results[:1] and results[0] if isinstance(answer, Copy)]
+
+
+@pytest.mark.parametrize("value", [b"z2|whatever", b"c2|1767000000000|1767000000000|m/0/1|m/0/1|0|a/1|f|", b"", b"\xff\xfe{", b"c|17|17|a"])
+async def test_what_another_version_holds_is_neither_granted_nor_concluded_from(real: RedisBench, value: bytes) -> None:
+    """A claim of a form this version does not know: the record waits, in the end as a copy would; nothing is written over it."""
+    key = f"{real.prefix}claim:id"
+    await real.client.set(key, value)
+    claim = a_claim()
+    assert await real.store.claim([claim, a_claim("other", 2)]) == [Unreadable(), Granted()]
+    assert await real.store.reassert([claim]) == [Unreadable()]
+    assert await real.store.mark([(claim, "done")]) == [False]
+    assert await real.store.renew([claim]) == [False]
+    assert await real.store.hand_over([(claim, b"x")]) == [False]
+    assert await real.client.get(key) == value
+
+
+async def test_a_pause_of_another_version_is_left_alone(real: RedisBench) -> None:
+    """Neither read nor removed; ours beside it works."""
+    await real.client.hset(f"{real.prefix}pauses", mapping={"other": b"v9;\xff", "short": b"1"})
+    assert await real.store.put_pause("ours", "{}", 60_000)
+    assert await real.store.pauses() == {"ours": "{}"}
+    assert await real.client.hget(f"{real.prefix}pauses", "other") == b"v9;\xff"
 
 
 async def test_script_flush_under_load_fails_nothing(real: RedisBench) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from headrace.admission import Admission, Ends, Go, Gone, Ready
-from headrace.claims import Held, MarkState
+from headrace.claims import Answer, Claim, Held, MarkState, Unreadable
 from headrace.clock import Clock
 from headrace.envelope import Attempt, Job, Position, Record, Response, Trail
 from headrace.errors import ErrorClass, Failure, KafkaUnavailable, StoreLost
@@ -197,8 +197,10 @@ async def test_settled_ids_end_their_copies(bench: Bench) -> None:
 
 
 async def test_an_unknown_replay_is_a_dead_letter_in_main_only(bench: Bench) -> None:
-    """A forged replay id ends visibly in main, and is ignored in retry; nothing is claimed by the first."""
-    ends = await admit_one(bench.one, a_job(replay_id="forged"))
+    """A forged replay id ends visibly in main, told of by its position alone, and is ignored in retry; nothing is claimed by the first."""
+    ends = await admit_one(bench.one, a_job(replay_id="forged", origin=Position("main", 9, 9), hop=3))
+    assert ends.job.request_id is None, "a notice under that id might follow its completed result"
+    assert (ends.job.trail.origin, ends.job.trail.hop) == (Position("main", 0, 0), 0)
     assert ends.outcome.failure.error_class is ErrorClass.INVALID_REQUEST  # type: ignore[union-attr]
     assert bench.held() is None
     retry = bench.guard("three", strict_replays=False)
@@ -477,6 +479,22 @@ async def test_a_loser_whose_rival_is_gone_settles_its_answer_without_a_call(ben
     await bench.tick(bench.two)
     (ready,) = await bench.tick(bench.two, after_ms=6_000)
     assert ready == Ready(second.job, "two/1", COMPLETED)
+
+
+async def test_a_claim_that_cannot_be_read_is_waited_for_and_then_deferred(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a newer version wrote: told, waited for without a permit, deferred after 5 s with its hop unchanged."""
+
+    async def unreadable(batch: Sequence[Claim]) -> list[Answer]:
+        return [Unreadable() for _ in batch]
+
+    monkeypatch.setattr(bench.store, "claim", unreadable)
+    assert await bench.one.admit([a_job()]) == []
+    assert await bench.tick(bench.one) == []
+    (ends,) = await bench.tick(bench.one, after_ms=5_000)
+    assert isinstance(ends, Ends)
+    assert isinstance(ends.outcome, Deferred)
+    assert ends.outcome.copy
+    assert bench.names() == ["claim_unreadable"]
 
 
 async def test_the_clock_takes_the_stores_time(bench: Bench) -> None:

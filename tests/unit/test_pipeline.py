@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -318,6 +319,22 @@ async def test_an_interrupted_call_is_no_outcome() -> None:
     assert bench.all_given_back()
 
 
+async def test_a_decoder_that_fails_ends_the_lane() -> None:
+    """Its records would stay open for ever: the lane ends with the fault, and whoever is next reads them again."""
+
+    class Broken(Bench):
+        def decode(self, record: Record) -> Job:
+            raise ZeroDivisionError(record.offset)
+
+    bench = Broken()
+    task = asyncio.create_task(bench.pipeline.run())
+    await idle()
+    bench.send(1)
+    with pytest.raises((ZeroDivisionError, ExceptionGroup)):
+        async with asyncio.timeout(5):
+            await task
+
+
 async def test_an_outcome_that_admission_keeps_is_not_settled_here() -> None:
     """A call whose claim was lost with Redis' data ends, and its outcome stays with admission until that emits it."""
     bench = Bench()
@@ -464,3 +481,51 @@ async def test_every_outcome_goes_the_same_way(outcome: Outcome) -> None:
         bench.settle()
         assert bench.outcomes() == {0: outcome}
         assert bench.all_given_back()
+
+
+async def test_a_caller_whose_job_swallowed_the_cancellation_takes_no_other() -> None:
+    """A handler may ignore that it was cancelled: its answer was paid for and is settled, and its caller ends all the same."""
+    bench = Bench(concurrency=1)
+    let = asyncio.Event()
+
+    async def clings(job: Job) -> Outcome:
+        bench.began.append(job.record.offset)
+        while not let.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let.wait()
+        return DONE
+
+    bench.pipeline._lane = dataclasses.replace(bench.pipeline._lane, conclude=clings)
+    callers = asyncio.create_task(bench.pipeline._call())
+    admits = asyncio.create_task(bench.pipeline._admit())
+    bench.send(2)
+    await idle()
+    callers.cancel()
+    await idle()
+    assert not callers.done()
+    let.set()
+    await asyncio.wait({callers}, timeout=10)
+    assert callers.done()
+    assert bench.began == [0]
+    assert list(bench.outcomes()) == [0]
+    admits.cancel()
+
+
+async def test_what_the_loop_is_at_is_shown() -> None:
+    """The longest call of each partition, how many callers are busy, what waits, and how late the soonest due is."""
+    async with running(Bench(schedule=ByDueTime(4_000, 86_400_000, 15), concurrency=3)) as bench:
+        bench.at_once = None
+        assert (bench.pipeline.at_work().busy, bench.pipeline.at_work().late_ms) == (0, None)
+        bench.send(2, due_ms=NOW)
+        bench.send(3, tp=B, due_ms=NOW)
+        await idle()
+        bench.send(1, due_ms=NOW + 3_000)
+        await idle()
+        work = bench.pipeline.at_work()
+        assert {tp: call.offset for tp, call in work.calls.items()} == {A: 0, B: 2}
+        assert (work.busy, work.concurrency, work.waiting, work.late_ms) == (3, 3, 3, -3_000)
+        bench.clock.at_ms += 3_500
+        assert bench.pipeline.at_work().late_ms == 500
+        bench.ends[0].set_result(DONE)
+        await idle()
+        assert bench.pipeline.at_work().calls[A].offset == 1

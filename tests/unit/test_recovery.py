@@ -288,3 +288,25 @@ async def test_a_server_that_may_evict_is_not_taken_back() -> None:
     bench.now += 15_000
     await one.tick()
     assert one.is_open
+
+
+async def test_a_server_set_to_evict_later_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy is changed while we run: within half a minute nothing more is granted, until it is set back."""
+    bench = Bench()
+    store, one, _ = bench.worker("one")
+    await settled_down(bench, one)
+
+    async def evicting() -> None:
+        raise ConfigError(["maxmemory-policy"])
+
+    right, store.check_server = store.check_server, evicting  # type: ignore[method-assign]
+    await one.tick()
+    assert one.is_open, "not asked at every beat"
+    monkeypatch.setattr("headrace.recovery.CHECK_S", 0.0)
+    for _ in range(2):
+        with pytest.raises(ConfigError):
+            await one.tick()
+        assert not one.is_open
+    store.check_server = right  # type: ignore[method-assign]
+    await one.tick()
+    assert one.is_open

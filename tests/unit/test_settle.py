@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import orjson
 import pytest
 
 from headrace import settle
@@ -414,6 +415,16 @@ def test_a_dead_letter_of_a_refusal_has_a_time(bench: Bench) -> None:
     assert outcome.dead_at_ms == NOW
 
 
+def test_a_copy_that_cannot_wait_does_not_fail_its_request(bench: Bench) -> None:
+    """A copy whose deferral the broker refuses by its size dies, but its notice is a duplicate's: the other record of that id goes on."""
+    bench.put(Deferred(NOW + 9, "copy", copy=True))
+    bench.turn(refusing(SIZE, TOPICS.retry), refusing(SIZE, TOPICS.retry), COMMIT)
+    letter, notice = bench.transactions.committed[-1]
+    assert letter.topic == TOPICS.dlq
+    told = orjson.loads(notice.value or b"")
+    assert (told["status"], told["of"], told["error"]["class"]) == ("duplicate", "conflict", "too_large")
+
+
 def test_a_refused_dead_letter_is_cut_and_then_held(waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone first, then cut to what fits; refused even so it is held back, its offset with it, and tried again later."""
     bench = Bench(limit=20_000)
@@ -447,7 +458,7 @@ def test_a_missing_topic_holds_back_only_what_needs_it(bench: Bench, monkeypatch
     bench.turn(refusing(TOPIC, TOPICS.retry), COMMIT)
     assert [s.position.offset for s in bench.settled] == [1]
     assert bench.settler.waiting == 2
-    assert bench.names().count("settle_blocked") == 2
+    assert [fields["outcomes"] for name, fields in bench.told if name == "settle_blocked"] == [2], "once for both"
     assert bench.assignment.frontiers()[A][0] == 0
     bench.turn()
     passed(monkeypatch, HELD_S + 1)
@@ -468,6 +479,19 @@ def test_a_missing_topic_is_found_in_one_transaction(bench: Bench) -> None:
     bench.turn(first_only, COMMIT)
     assert [s.position.offset for s in bench.settled] == [20]
     assert bench.settler.waiting == 20
+
+
+def test_a_topic_denied_by_the_transaction_is_found_by_trying_apart(bench: Bench) -> None:
+    """The coordinator denies a topic without a name: who writes to others is settled apart, who wants only that one is held back."""
+    bench.put(RETRY, COMPLETED, RETRY, DEAD)
+
+    def denied(_: FakeTransactions, outputs: Sequence[Output]) -> Ended:
+        return Ended(State.ABORTED, "denied", shut=True) if any(o.topic == TOPICS.retry for o in outputs) else COMMIT
+
+    bench.turn(*[denied] * 4)
+    assert sorted(s.position.offset for s in bench.settled) == [1, 3]
+    assert bench.settler.waiting == 2
+    assert [fields["outcomes"] for name, fields in bench.told if name == "settle_blocked"] == [2]
 
 
 def test_what_is_held_of_a_lost_partition_is_handed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,7 +535,7 @@ def test_stop_settles_what_waits() -> None:
     bench.settler.start()
     assert bench.settler.stop(5.0)
     assert bench.settled == made
-    assert not bench.settler.alive
+    assert not bench.settler.thread.alive
     assert not bench.settler.drain(0.0)
 
 

@@ -18,7 +18,7 @@ from headrace.envelope import Record
 from headrace.errors import KafkaUnavailable
 from headrace.flow import Flow
 from headrace.offsets import Map, Sequence
-from headrace.source import BATCH, FROZEN_S, Source
+from headrace.source import AWAY_S, BATCH, FROZEN_S, Source
 
 A, B = ("main", 0), ("main", 1)
 WINDOW = 100
@@ -514,7 +514,39 @@ def test_a_thread_that_fails_says_why(bench: Bench, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(bench.source, "_open", lambda: bench.consumer)
     bench.consumer.queue.append(Message(A, -1, KafkaError(KafkaError._FATAL, "x", fatal=True)))
     bench.source.start()
-    bench.source._thread.join(5)
+    bench.source.thread.join(5)
     assert isinstance(bench.source.failure, KafkaUnavailable)
     assert "source_failed" in bench.names()
     assert bench.consumer.closed
+
+
+def test_a_broker_nobody_can_reach_is_known_for_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client says so again and again while it lasts; other errors of it are not about that."""
+    now = [module.time.monotonic()]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.consumer.config["error_cb"](KafkaError(KafkaError._TRANSPORT))
+    assert not bench.source.broker_away
+    bench.consumer.config["error_cb"](KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    assert bench.source.broker_away
+    now[0] += AWAY_S + 1
+    assert not bench.source.broker_away
+
+
+def test_what_is_read_is_measured(bench: Bench) -> None:
+    """How far, what is held back, and whether the window has no room for it; a partition that goes is forgotten."""
+    bench.assign(A, B)
+    bench.turn(*messages(A, 0, 1, WINDOW, WINDOW + 1))
+    bench.source._measure(0.0)
+    assert bench.source.readings[A][:4] == (WINDOW + 2, -1, 2, True)
+    assert bench.source.readings[A].oldest_ms == 1_800_000_000_000
+    assert bench.source.readings[B][:4] == (-1, -1, 0, False)
+    bench.rebalance("on_revoke", A)
+    bench.source._measure(1.0)
+    assert set(bench.source.readings) == {B}
+
+
+def test_a_member_has_joined_with_its_first_assignment(bench: Bench) -> None:
+    """Be it empty."""
+    assert not bench.source.joined
+    bench.rebalance("on_assign")
+    assert bench.source.joined

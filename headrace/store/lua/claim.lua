@@ -31,6 +31,7 @@ local function decide(key, tail, replay)
     call('SET', key, head .. tail, 'PX', ttl)
     return 'G'
   end
+  if not string.find(held, FORM) then return 'X' end
   local state, live, since = string.sub(held, 1, 1), string.sub(held, 3, 15), string.sub(held, 17, 29)
   local position, origin, hop, token, print, answer = string.match(held, FIELDS, TAIL)
   local my_position, my_origin, my_hop, my_token, my_print = string.match(tail, FIELDS)

@@ -5,9 +5,9 @@ local first = 1
 local fields = call('HGETALL', KEYS[2])
 for i = 1, #fields, 2 do
   local ends = tonumber(string.sub(fields[i + 1], 1, 13))
-  if ends <= now then
+  if ends and ends <= now then
     call('HDEL', KEYS[2], fields[i])
-  else
+  elseif ends then -- what another version wrote is left alone
     longest = math.max(longest, ends)
     if fields[i] == ARGV[2] then first = 0 end
   end

@@ -14,6 +14,9 @@ local function stamp(ms)
   return string.format('%013d', ms)
 end
 
+-- A value that is not of this form was written by another version.
+local FORM = '^[cawds]|%d%d%d%d%d%d%d%d%d%d%d%d%d|%d%d%d%d%d%d%d%d%d%d%d%d%d|[^|]*|[^|]*|%d+|[^|]*|[^|]*|'
+
 -- The value's state and whole value, if `tail` is what it holds.
 local function own(key, tail)
   local held = call('GET', key)

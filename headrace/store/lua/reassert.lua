@@ -10,6 +10,7 @@ local function decide(key, tail)
     call('SET', key, head .. tail, 'PX', ARGV[2])
     return 'G'
   end
+  if not string.find(held, FORM) then return 'X' end
   local state, live, since = string.sub(held, 1, 1), string.sub(held, 3, 15), string.sub(held, 17, 29)
   if state == 's' then return 'Ts' .. since end
   if (state == 'c' or state == 'a') and string.sub(held, TAIL, TAIL + #tail - 1) == tail then

@@ -1,0 +1,85 @@
+"""Who watches a process: the watchdog, the probes and their server, put together over its lanes, opened and closed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+from headrace.attempt import longest_s
+from headrace.config import Settings
+from headrace.lane import RunningLane, Shared
+from headrace.vitals import ThreadSample
+from headrace.watch.health import Health
+from headrace.watch.judgement import Bounds
+from headrace.watch.probes import Probes
+from headrace.watch.watchdog import Watchdog
+from headrace.wheels import Wheels
+
+BEAT_S = 0.5
+LOOP_PATIENCE_S = 20.0
+TAKEOVER_S = 30.0  # the claim of a killed worker lapses (15 s), its session ends (10 s), and all of that a little late
+
+
+class Oversight:
+    """Built inside the running loop, which is watched too."""
+
+    def __init__(self, shared: Shared, lanes: Sequence[RunningLane], wheels: Wheels | None) -> None:
+        self._tell = shared.tell
+        self._lanes = lanes
+        self._wheels = wheels
+        self._loop_thread = threading.get_ident()
+        self._beat_at = time.monotonic()
+        self._watchdog = Watchdog(
+            [lane.monitor.sample for lane in lanes] + ([wheels.sample] if wheels is not None else []),
+            self._threads,
+            bounds_of(shared.settings, [*(lane.name for lane in lanes), "wheels"]),
+            retention_ms=shared.retention_ms,
+            now_ms=shared.clock.now_ms,
+            tell=shared.tell,
+        )
+        self._probes = Probes(lambda: self._watchdog.report, tuple(lane.name for lane in lanes))
+        http = shared.settings.http
+        self._health = Health(http.host, http.metrics_port, self._probes.routes())
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Watch and answer, until left. Raises ConfigError where the port is taken."""
+        self._tell("health_listening", {"address": self._health.open()})
+        self._watchdog.start()
+        beat = asyncio.create_task(self._beat(), name="beat")
+        try:
+            yield
+        finally:
+            beat.cancel()
+            self._watchdog.thread.stopping.set()
+            await asyncio.to_thread(self._health.close)
+
+    def stopping(self) -> None:
+        """The process begins to stop: no longer ready."""
+        self._probes.stopping = True
+
+    async def _beat(self) -> None:
+        """The loop's own turns; each of them publishes what the lanes are at."""
+        while True:
+            self._beat_at = time.monotonic()
+            for lane in self._lanes:
+                lane.monitor.work = lane.pipeline.at_work()
+            await asyncio.sleep(BEAT_S)
+
+    def _threads(self) -> Iterator[ThreadSample]:
+        yield ThreadSample("event loop", self._beat_at, LOOP_PATIENCE_S, self._loop_thread)
+        for lane in self._lanes:
+            yield from lane.monitor.threads()
+        if self._wheels is not None and self._wheels.thread.alive and not self._wheels.sample().pauses:
+            thread = self._wheels.thread
+            yield ThreadSample(thread.name, thread.turned_at, thread.patience_s, thread.ident)
+
+
+def bounds_of(settings: Settings, lanes: Sequence[str]) -> dict[str, Bounds]:
+    """By lane. Only main and retry call; a settle may have to wait for two transactions to time out, its own and a killed worker's."""
+    margin_s = TAKEOVER_S + 2 * settings.kafka.transaction_timeout_ms / 1000
+    call_s = {lane: longest_s(settings) if lane in ("main", "retry") else 0.0 for lane in lanes}
+    return {lane: Bounds(call_s[lane], call_s[lane] + margin_s) for lane in lanes}
