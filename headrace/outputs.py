@@ -15,7 +15,7 @@ from headrace.envelope import Attempt, Header, Job, Response, Trail
 from headrace.errors import ErrorClass, Failure
 from headrace.outcome import Completed, Dead, Deferred, Degraded, Dropped, Duplicate, Moved, Noted, Output, Retry, Settlement
 from headrace.schedule import DUE_HEADER, partition_of
-from headrace.trail import TIME_MAX_MS, dump_attempts, failure_fields, foreign_headers, trail_fields, write_trail
+from headrace.trail import ORIGIN_HEADER, TIME_MAX_MS, dump_attempts, failure_fields, foreign_headers, trail_fields, write_trail
 
 _YEAR_1_MS = -62_135_596_800_000
 _RESULT_REST = 1_024  # key, headers and framing of a result, at most
@@ -90,7 +90,7 @@ class Outputs:
         return Output(self.topics.results, request.request_id.encode(), value, self._result_headers(job, status))
 
     def _dead(self, job: Job, outcome: Dead, *, cut: bool) -> list[Output]:
-        if outcome.failure.error_class is ErrorClass.ID_CONFLICT:
+        if outcome.failure.error_class is ErrorClass.ID_CONFLICT or outcome.copy:
             notice = self._notice(job, "duplicate", outcome.dead_at_ms, failure=outcome.failure, of="conflict")
         else:
             notice = self._notice(job, "failed", outcome.dead_at_ms, failure=outcome.failure, attempts=outcome.attempts)
@@ -169,7 +169,11 @@ class Outputs:
         if of is not None:
             value |= {"of": of, "since": since}
         key = (job.request_id or str(job.trail.origin)).encode()
-        return Output(self.topics.results, key, orjson.dumps(value), self._result_headers(job, status))
+        notice = Output(self.topics.results, key, orjson.dumps(value), self._result_headers(job, status))
+        if not self.too_large(notice):
+            return notice
+        # Only metadata can be so long. A notice must be taken: there is nothing to settle instead of it.
+        return notice._replace(value=orjson.dumps(value | {"metadata": None}))
 
     def _result_headers(self, job: Job, status: str) -> list[Header]:
         headers: list[Header] = [("headrace_status", status.encode()), ("headrace_origin", str(job.trail.origin).encode())]
@@ -196,9 +200,9 @@ def _second(seconds: int) -> str:
 
 
 def _with_due(job: Job) -> list[Header]:
-    """The headers as they are, the due time among them: the wheels read it there, wherever it was written before."""
-    others: list[Header] = [h for h in job.record.headers if h[0] != DUE_HEADER]
-    return [*others, (DUE_HEADER, str(job.trail.next_retry_at_ms).encode())]
+    """The headers as they are, due time and origin among them, wherever they stood: the wheels read the one, and who comes back needs the other."""
+    others: list[Header] = [h for h in job.record.headers if h[0] not in (DUE_HEADER, ORIGIN_HEADER)]
+    return [*others, (ORIGIN_HEADER, str(job.trail.origin).encode()), (DUE_HEADER, str(job.trail.next_retry_at_ms).encode())]
 
 
 def _size(headers: Sequence[Header]) -> int:

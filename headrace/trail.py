@@ -13,6 +13,7 @@ from headrace.errors import ErrorClass, Failure
 from headrace.redact import MESSAGE_BYTES, clip
 
 PREFIX = "headrace_"
+ORIGIN_HEADER = "headrace_origin"
 TRACEPARENT = "traceparent"
 UNREADABLE = "headrace_headers_unreadable"  # stands for a producer's headers that the client could not read, all of them
 UNREADABLE_HEADERS: Sequence[Header] = ((UNREADABLE, b"1"),)

@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "produce": ("headrace.cli.produce", "produce", "Send requests from a JSONL file or stdin."),
     "worker": ("headrace.cli.worker", "worker", "Run lanes: main, retry, dlq or all."),
     "dlq": ("headrace.cli.dlq", "app", "Dead letters: count, list, show and replay them."),
+    "audit": ("headrace.cli.audit", "run", "Check from the topics alone that every promise was kept."),
     "stub-llm": ("headrace.cli.local", "stub_llm", "An OpenAI-compatible server with scripted faults."),
 }
 _FORWARDED = {"stub-llm": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}}

@@ -75,7 +75,7 @@ def replay_letters(
     if deadline_ms is not None and deadline_ms <= now_ms:
         raise typer.BadParameter("lies in the past: every request would expire", param_hint="--deadline")
     rules = Rules(cap=None if over_cap else settings.replay_cap, limit=limit, at_ms=now_ms, deadline_at_ms=deadline_ms)
-    terms = Terms(settings.topics.main, new_replay_id(now_ms), rate_s=rate, deadline_at_ms=deadline_ms)
+    terms = Terms(settings.topics.main, new_replay_id(now_ms), roomier=settings.topics.retry, rate_s=rate, deadline_at_ms=deadline_ms)
     run = _Run(settings, filters, rules, terms, NoLedger())
     raise typer.Exit(_choose(run, execute=execute))
 
@@ -214,7 +214,7 @@ def _say_report(run: _Run, selection: Selection, report: Report) -> Exit:
         return Exit.INTERRUPTED
     typer.echo(f"sent {report.sent:,} of {len(selection.chosen):,}", err=True)
     for position, reason in list(report.refused.items())[:NAMED]:
-        typer.echo(f"refused by {run.terms.topic}: {safe(str(position))}: {safe(reason)}", err=True)
+        typer.echo(f"refused by its size or form: {safe(str(position))}: {safe(reason)}", err=True)
     if report.gone:
         typer.echo(f"{report.gone:,} were removed by retention meanwhile", err=True)
     return Exit.PARTIAL if report.refused or report.gone or selection.over_cap else Exit.DONE

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -34,17 +34,21 @@ class BatchWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How letters are sent. `rate_s` is records a second, None: as fast as it goes. Times are epoch milliseconds."""
+    """How letters are sent. `rate_s` is records a second, None: as fast as it goes. Times are epoch milliseconds.
+
+    `roomier` is a topic for what `topic` refuses by its size: a request as large as main takes has no room for our headers there.
+    """
 
     topic: str
     replay_id: str
+    roomier: str | None = None
     rate_s: float | None = None
     deadline_at_ms: int | None = None
 
 
 @dataclass(slots=True)
 class Report:
-    """What came of a replay. `refused` names letters the main topic does not take, `gone` counts those retention has removed.
+    """What came of a replay. `refused` names letters that no topic takes, `gone` counts those retention has removed.
 
     `last` holds the last position sent of each partition: `--skip-until` takes them.
     """
@@ -115,15 +119,23 @@ class Replay:
             self._write(batch)
         except RecordsRefused as refused:
             if len(batch) == 1:
-                self.report.refused[batch[0].position] = str(refused)
-                self.report.last[batch[0].position[:2]] = batch[0].position
-                return
+                return self._send_roomier(batch[0], str(refused))
             self._send(batch[: len(batch) // 2])
             self._send(batch[len(batch) // 2 :])
 
-    def _write(self, batch: list[Letter]) -> None:
+    def _send_roomier(self, letter: Letter, why: str) -> None:
+        if self._terms.roomier is not None:
+            try:
+                self._write([letter], replace(self._terms, topic=self._terms.roomier))
+                return
+            except RecordsRefused as refused:
+                why = str(refused)
+        self.report.refused[letter.position] = why
+        self.report.last[letter.position[:2]] = letter.position
+
+    def _write(self, batch: list[Letter], terms: Terms | None = None) -> None:
         at_ms = self._now_ms()
-        self._writer.write_batch([replayed(letter, self._terms, at_ms) for letter in batch])
+        self._writer.write_batch([replayed(letter, terms or self._terms, at_ms) for letter in batch])
         self.report.sent += len(batch)
         for letter in batch:
             self.report.last[letter.position[:2]] = letter.position
@@ -154,6 +166,7 @@ def replayed(letter: Letter, terms: Terms, at_ms: int) -> Output:
         "deadline_at": terms.deadline_at_ms or trail.deadline_at_ms,
         "replay_id": terms.replay_id,
         "replay_count": trail.replay_count + 1,
+        "replayed_at": at_ms,  # not a part of the trail: only the record that was sent has it, not what it becomes
     }
     return Output(terms.topic, letter.record.key, letter.record.value, write_trail(letter.record.headers, fields))
 

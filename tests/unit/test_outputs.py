@@ -206,11 +206,13 @@ def test_times_are_rfc_3339(ms: int) -> None:
 
 
 def test_a_move_keeps_the_record_and_names_its_due_time() -> None:
-    """Headers as they are, the due time last, once, wherever it was written before; the wheel is the partition."""
-    job = a_job(headers=[*THEIRS, ("headrace_next_retry_at", b"1"), ("headrace_hop", b"3")], next_retry_at_ms=NOW + 9_000)
+    """Headers as they are, origin and due time last, once, wherever they stood before; the wheel is the partition."""
+    headers: list[Header] = [*THEIRS, ("headrace_next_retry_at", b"1"), ("headrace_hop", b"3"), ("headrace_origin", b"nonsense")]
+    job = a_job(headers=headers, next_retry_at_ms=NOW + 9_000)
     (output,) = written(Moved(4), job)
     assert (output.topic, output.partition, output.key, output.value) == (TOPICS.later, 2, b"\x00key", b'{"v":1}')
-    assert list(output.headers) == [*THEIRS, ("headrace_hop", b"3"), ("headrace_next_retry_at", str(NOW + 9_000).encode())]
+    ours = [("headrace_hop", b"3"), ("headrace_origin", str(ORIGIN).encode()), ("headrace_next_retry_at", str(NOW + 9_000).encode())]
+    assert list(output.headers) == [*THEIRS, *ours]
 
 
 @given(
@@ -266,3 +268,15 @@ def test_too_large_is_measured_before_compression() -> None:
     assert outputs.too_large(fits._replace(headers=[("a", b"")]))
     assert not outputs.too_large(fits._replace(topic="other"))
     assert outputs.too_large(Output("other", None, b"v" * (1 << 20)))
+
+
+@pytest.mark.parametrize("outcome", [DEAD, CONFLICT, DROPPED, Duplicate("completed", NOW, NOW)])
+def test_a_notice_is_never_too_large(outcome: Outcome) -> None:
+    """Metadata that would take it over the results' limit is left out of it; there is nothing to settle instead of a notice."""
+    long = REQUEST.model_copy(update={"metadata": {"k": "x" * 30_000}, "agent_id": "\x01" * 256, "channel": "ü" * 256})
+    notice = written(outcome, a_job(request=long), limit=20_000)[-1]
+    told = orjson.loads(notice.value or b"")
+    assert (told["metadata"], told["agent_id"]) == (None, "\x01" * 256)
+    assert size_of(notice) <= 20_000
+    whole = orjson.loads(written(outcome, a_job(request=long), limit=40_000)[-1].value or b"")
+    assert whole["metadata"] == {"k": "x" * 30_000}

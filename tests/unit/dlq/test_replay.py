@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -22,11 +23,12 @@ NOW = 1_800_000_000_000
 
 
 class Fake:
-    """Remembers the batches; refuses any batch with a value in `bad`, and stops the run after `stop_after` batches."""
+    """Remembers the batches; refuses any batch with a value in `bad`, but for the topic `only`, and stops the run after `stop_after` batches."""
 
-    def __init__(self, *, bad: bytes | None = None, stop_after: int = 0, fail_after: int = 0) -> None:
+    def __init__(self, *, bad: bytes | None = None, only: str | None = None, stop_after: int = 0, fail_after: int = 0) -> None:
         self.batches: list[list[Output]] = []
         self.bad = bad
+        self.only = only
         self.stop_after = stop_after
         self.fail_after = fail_after
         self.stop = threading.Event()
@@ -36,7 +38,7 @@ class Fake:
         return [output for batch in self.batches for output in batch]
 
     def write_batch(self, outputs: Sequence[Output]) -> None:
-        if any(self.bad is not None and output.value == self.bad for output in outputs):
+        if any(self.bad is not None and output.value == self.bad and output.topic != self.only for output in outputs):
             raise RecordsRefused("message too large")
         if self.fail_after and len(self.batches) >= self.fail_after:
             raise ConnectionError("gone")
@@ -79,6 +81,7 @@ def test_only_our_headers_change() -> None:
         "headrace_deadline_at": b"77",
         "headrace_replay_id": b"rp-1",
         "headrace_replay_count": b"3",
+        "headrace_replayed_at": str(NOW).encode(),
     }
 
 
@@ -156,6 +159,17 @@ def test_one_refused_letter_does_not_take_the_others() -> None:
     report = run_of(fake).run(letters, select(letters, Filters(), Rules(cap=5)).chosen)
     assert (report.sent, len(fake.sent), report.gone) == (19, 19, 0)
     assert [position.offset for position in report.refused] == [7]
+
+
+def test_what_main_has_no_room_for_goes_to_the_roomier_topic() -> None:
+    """A letter as large as main takes would exceed it with our headers: it goes to the retry topic, alone, with the same headers."""
+    letters = [letter(offset=n, value=b"large" if n == 7 else b"good") for n in range(20)]
+    fake = Fake(bad=b"large", only="llm_requests_retry")
+    terms = replace(TERMS, roomier="llm_requests_retry")
+    report = run_of(fake, terms).run(letters, select(letters, Filters(), Rules(cap=5)).chosen)
+    assert (report.sent, report.refused) == (20, {})
+    (moved,) = [output for output in fake.sent if output.topic == "llm_requests_retry"]
+    assert moved == replayed(letters[7], replace(TERMS, topic="llm_requests_retry"), NOW)
 
 
 def test_what_retention_removed_is_counted() -> None:

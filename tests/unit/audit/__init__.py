@@ -1,0 +1,1 @@
+"""The auditor, over topics in memory."""
