@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -70,11 +71,13 @@ class Committed:
     def read(self, partitions: Iterable[_TP]) -> dict[_TP, Standing]:
         """Where each partition stands. Raises KafkaUnavailable."""
         wanted = list(partitions)
-        try:
+        with self._unavailable("committed offsets"):
             return self._read(wanted)
-        except (KafkaException, TimeoutError) as error:
-            why = str(error) or "no answer"
-            raise KafkaUnavailable(f"committed offsets could not be read from {self._settings.kafka.bootstrap}: {why}") from error
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many partitions these topics have by now: they may gain some at any time. Raises KafkaUnavailable."""
+        with self._unavailable("partitions"):
+            return {topic: len(self._described(topic).partitions) for topic in topics}
 
     async def resolved(self, positions: Sequence[Position]) -> list[bool | None]:
         """For each position whether its record was settled; None: unresolved and below the log's start. Raises KafkaUnavailable."""
@@ -82,16 +85,35 @@ class Committed:
         standings = await asyncio.to_thread(self.read, partitions) if partitions else {}
         return [s.resolved(p.offset) if (s := standings.get((p.topic, p.partition))) else False for p in positions]
 
+    @contextlib.contextmanager
+    def _unavailable(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (KafkaException, TimeoutError) as error:
+            why = str(error) or "no answer"
+            raise KafkaUnavailable(f"{what} could not be read from {self._settings.kafka.bootstrap}: {why}") from error
+
+    def _admin_client(self) -> AdminClient:
+        with self._lock:
+            if self._admin is None:  # a client is false while its queue is empty: `or` would drop it, with the answers it waits for
+                # the other strategy forgets its brokers in an outage, but not the coordinator's old handle: see `producer_config`
+                config = unpolled(base_config(self._settings, "admin")) | {"metadata.recovery.strategy": "none"}
+                self._admin = AdminClient(config)
+            return self._admin
+
+    def _described(self, topic: str) -> Any:
+        found = self._admin_client().list_topics(topic, timeout=REQUEST_S).topics[topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return found
+
     def _read(self, wanted: list[_TP]) -> dict[_TP, Standing]:
-        # the other strategy forgets its brokers in an outage, but not the coordinator's old handle: see `producer_config`
-        config = unpolled(base_config(self._settings, "admin")) | {"metadata.recovery.strategy": "none"}
-        admin = self._admin = self._admin or AdminClient(config)
         for topic in {topic for topic, _ in wanted}:
             # Asked first, always. It learns the leaders' epochs: with those of before a broker's restart offsets are refused for
             # ever (FENCED_LEADER_EPOCH).
-            admin.list_topics(topic, timeout=REQUEST_S)
+            self._described(topic)
         committed = list(self.offsets(wanted))  # before the ends: what is committed now may lie beyond an end asked for earlier
-        starts, ends = (self._log(admin, wanted, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))  # type: ignore[no-untyped-call]  # theirs
+        starts, ends = (self._log(wanted, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))  # type: ignore[no-untyped-call]  # theirs
         standings: dict[_TP, Standing] = {}
         for tp in committed:
             key = (tp.topic, tp.partition)
@@ -126,6 +148,6 @@ class Committed:
                 self._readers[group] = Consumer(config)
             return self._readers[group]
 
-    def _log(self, admin: AdminClient, wanted: list[_TP], spec: OffsetSpec) -> dict[_TP, Future[Any]]:
-        futures = admin.list_offsets({TopicPartition(t, p): spec for t, p in wanted}, request_timeout=REQUEST_S)
+    def _log(self, wanted: list[_TP], spec: OffsetSpec) -> dict[_TP, Future[Any]]:
+        futures = self._admin_client().list_offsets({TopicPartition(t, p): spec for t, p in wanted}, request_timeout=REQUEST_S)
         return {(tp.topic, tp.partition): future for tp, future in futures.items()}

@@ -58,10 +58,11 @@ class Parked:
 
 
 def counter(committed: Committed, topics: TopicNames, partitions: Mapping[str, int]) -> Callable[[], int]:
-    """Counts what is not yet resolved in the retry and the later topic. Blocking; raises KafkaUnavailable."""
-    wanted = [(topic, number) for topic in (topics.retry, topics.later) for number in range(partitions[topic])]
+    """Counts what is not yet resolved in the retry and the later topic, in `partitions` and those gained since. Blocking; raises KafkaUnavailable."""
 
     def count() -> int:
+        now = committed.partitions((topics.retry, topics.later))
+        wanted = [(topic, number) for topic in now for number in range(max(now[topic], partitions[topic]))]
         return sum(standing.lag for standing in committed.read(wanted).values())
 
     return count

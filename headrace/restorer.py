@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from headrace.assignment import Assignment, TopicPartition
+from headrace.assignment import Assignment
 from headrace.committed import Committed, Standing
 from headrace.errors import HeadraceError
 from headrace.instrument import Tell
 from headrace.offsets import Tracker
+from headrace.vitals import TopicPartition
 
 MARKERS, LOOK_EVERY_S = 16, 5.0
+
+
+class Gap(NamedTuple):
+    """Offsets that reading passed by, from `first` up to but without `end`: markers, aborted or compacted records, or deleted ones."""
+
+    first: int
+    end: int
+
+    def lost(self, start: int) -> int:
+        """How many of them were deleted unread, by where the log starts a moment later.
+
+        A gap as narrow as a few transactions' markers must end where the log starts, or it only happened to be deleted since.
+        """
+        narrow = self.end - self.first <= MARKERS
+        return 0 if narrow and start > self.end else max(0, min(start, self.end) - self.first)
 
 
 class Restored(NamedTuple):
@@ -38,6 +55,10 @@ class Restorer:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"{group}-restore")
         self._ready: deque[tuple[TopicPartition, int, Standing]] = deque()
         self._reached: dict[TopicPartition, int] = {}  # one past what was last read of a partition
+        self._frontiers: dict[TopicPartition, int] = {}  # where reading began
+        self._mapped_to: dict[TopicPartition, int] = {}  # where the restored map ends: below it the tracker knows what is lost
+        self._told_lost: dict[TopicPartition, int] = {}  # of partitions whose map announced records that were not read yet
+        self._gaps: deque[tuple[TopicPartition, Gap]] = deque()
         self._looked_at = float("-inf")
         self._stopping = threading.Event()
         self.failure: BaseException | None = None
@@ -47,22 +68,37 @@ class Restorer:
         self._submit(self._read, epochs)
 
     def ready(self) -> Iterator[Restored]:
-        """Those that were read since the last time."""
+        """Those that were read since the last time. To be called often: what was lost is looked for here as well."""
         while self._ready:
             partition, epoch, standing = self._ready.popleft()
-            yield Restored(partition, epoch, self._tracker(partition, standing), standing.committed)
+            tracker = self._tracker(partition, standing)
+            if self._assignment.epoch(partition) == epoch:
+                self._frontiers[partition] = tracker.frontier
+                self._mapped_to[partition] = standing.map.end if standing.map is not None else 0
+                if tracker.unread:
+                    self._told_lost[partition] = tracker.lost
+            yield Restored(partition, epoch, tracker, standing.committed)
+        for partition in list(self._told_lost):
+            self._watch(partition)
+        self._look_when_due(time.monotonic())
 
     def passed(self, partition: TopicPartition, run: list[Any], now_s: float) -> None:
-        """A run of messages was read. A jump wider than a few transactions' markers: aborted records, or such as were deleted unread."""
-        expected, last, found = self._reached.get(partition), run[-1], run[0].offset()
-        self._reached[partition] = last.offset() + (last.error() is None)
-        if expected is not None and found - expected > MARKERS and now_s - self._looked_at >= LOOK_EVERY_S:
-            self._looked_at = now_s  # aborted records make such jumps too, and each look is three requests
-            self._submit(self._look, partition, expected, found)
+        """A run of messages was read. Aborted records and markers make gaps in it too, so the log's start is asked for now and then only."""
+        expected, last = self._reached.get(partition, self._frontiers.get(partition)), run[-1]
+        self._reached[partition] = reached = last.offset() + (last.error() is None)
+        if expected is None or reached - expected == len(run) - (last.error() is not None):
+            return
+        for message in run:
+            found = message.offset()
+            if found > expected:
+                self._gaps.append((partition, Gap(expected, found)))
+            expected = found + (message.error() is None)
+        self._look_when_due(now_s)
 
     def forget(self, partition: TopicPartition) -> None:
         """It is no longer ours."""
-        self._reached.pop(partition, None)
+        for known in (self._reached, self._frontiers, self._mapped_to, self._told_lost):
+            known.pop(partition, None)
 
     def stop(self) -> None:
         """Nothing more is read."""
@@ -93,15 +129,46 @@ class Restorer:
             self._ready.extend((tp, wanted[tp], standing) for tp, standing in standings.items())
             return
 
-    def _look(self, partition: TopicPartition, expected: int, found: int) -> None:
-        """The log's start says whether reading jumped because records are gone."""
+    def _watch(self, partition: TopicPartition) -> None:
+        """What a restored map announced, and reading passed by: deleted, or compacted away."""
+        found = self._assignment.with_tracker(partition, lambda tracker: (tracker.lost, tracker.unread))
+        if found is None:
+            return
+        lost, unread = found
+        if lost > self._told_lost[partition]:
+            self._lost(partition, "gone from the log before they were settled", lost - self._told_lost[partition])
+        self._told_lost[partition] = lost
+        if not unread:
+            del self._told_lost[partition]
+
+    def _look_when_due(self, now_s: float) -> None:
+        if not self._gaps or now_s - self._looked_at < LOOK_EVERY_S:
+            return
+        self._looked_at = now_s
+        gaps: dict[TopicPartition, list[Gap]] = {}
+        for _ in range(len(self._gaps)):
+            partition, gap = self._gaps.popleft()
+            if partition not in self._reached:  # no longer ours
+                continue
+            mapped_to = self._mapped_to.get(partition)
+            if mapped_to is None:
+                self._gaps.append((partition, gap))
+            elif (first := max(gap.first, mapped_to)) < gap.end:
+                gaps.setdefault(partition, []).append(Gap(first, gap.end))
+        if gaps:
+            self._submit(self._look, gaps)
+
+    def _look(self, gaps: Mapping[TopicPartition, list[Gap]]) -> None:
+        """The logs' starts say whether reading jumped because records are gone."""
         try:
-            start = self._committed.read([partition])[partition].start
+            standings = self._committed.read(gaps)
         except HeadraceError as error:
             self._tell("committed_unreadable", {"group": self._group, "error": str(error)})
+            self._gaps.extend((partition, gap) for partition, found in gaps.items() for gap in found)
             return
-        if (lost := min(start, found) - expected) > 0:
-            self._lost(partition, "deleted by retention before they were read", lost)
+        for partition, found in gaps.items():
+            if lost := sum(gap.lost(standings[partition].start) for gap in found):
+                self._lost(partition, "deleted by retention before they were read", lost)
 
     def _tracker(self, partition: TopicPartition, standing: Standing) -> Tracker:
         frontier, restored = standing.committed, standing.map

@@ -5,6 +5,7 @@ When a record may go is `schedule`'s; reading and producing is left to `wheels` 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -38,6 +39,7 @@ class Line(Generic[T]):
 
     def __init__(self, k: int) -> None:
         self.k = k
+        self.since = time.monotonic()
         self._silent_since_ms: int | None = None
         self.paused = False
         self.position = -1
@@ -47,6 +49,11 @@ class Line(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def head(self) -> Waiting[T] | None:
+        """What leaves first."""
+        return self._waiting[0] if self._waiting else None
 
     @property
     def head_ready_ms(self) -> int | None:

@@ -5,6 +5,7 @@ Which records move and where to is left to `wheels`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from headrace.client_config import producer_config
 from headrace.clock import Clock
 from headrace.committed import Committed
 from headrace.config import Settings
-from headrace.fencing import Fencing, error_of
+from headrace.fencing import FORGOTTEN, Fencing, error_of
 from headrace.schedule import Skew, partition_of
 from headrace.trail import headers_of
 from headrace.wheels.lines import Move, Place
@@ -24,6 +25,7 @@ Tell = Callable[[str, dict[str, object]], None]
 
 CALL_S = 12.0
 INIT_S = 6.0
+ABORTS = 5  # in a row, and none for a refused record: what ails the producer may be its own
 PARTITION_BY_KEY = -1
 _REFUSALS = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
 
@@ -43,9 +45,13 @@ class Mover:
             "delivery.report.only.error": False,
         }
         self._retry, self._later = settings.topics.retry, settings.topics.later
-        self._fencing = Fencing(transactional_id, named=settings.instance is not None)
+        self._fencing = Fencing(
+            transactional_id, named=settings.instance is not None, timeout_s=settings.kafka.transaction_timeout_ms / 1000
+        )
         self._clock, self._tell, self._skew = clock, tell, skew
         self._producer: Producer | None = None
+        self._began = 0.0
+        self._aborts = 0
         self.error: KafkaError | None = None
         self.refused: list[Place] = []
         self.landed_at: dict[Place, Place] = {}
@@ -69,7 +75,7 @@ class Mover:
         if producer is None:
             raise RuntimeError("open() comes first")
         self.refused, self.landed_at, sent_ms = [], {}, self._clock.now_ms()
-        committing = False
+        committing, self._began = False, time.monotonic()
         try:
             producer.begin_transaction()
             for move in moves:
@@ -84,21 +90,26 @@ class Mover:
             producer.commit_transaction(CALL_S)
         except (KafkaException, SystemError) as failure:
             return self._failed(producer, error_of(failure), committing=committing)
+        self._aborts = 0
         return True
 
     def _failed(self, producer: Producer, error: KafkaError, *, committing: bool) -> bool | None:
         self.error = error
         self._tell("wheels_settle_failed", {"reason": error.name(), "committing": committing})
-        undecided = committing or not error.retriable()
-        if not error.fatal() and (error.txn_requires_abort() or not undecided):
+        forgotten = error.code() in FORGOTTEN
+        in_doubt = error.fatal() or (committing and forgotten)  # a commit may have landed before it was forgotten
+        if not in_doubt and (error.txn_requires_abort() or (error.retriable() and not committing)):
             try:
                 producer.abort_transaction(CALL_S)
             except (KafkaException, SystemError) as failure:
                 error = error_of(failure)
             else:
+                self._aborts += not self.refused
+                if forgotten or self._aborts >= ABORTS:
+                    self.close()
                 return False
         self.close()
-        self._fencing.noted(error)
+        self._fencing.noted(error, open_s=time.monotonic() - self._began)
         return None
 
     def _reported(self, move: Move[Message], sent_ms: int, error: KafkaError | None, message: Message) -> None:
@@ -123,6 +134,7 @@ class Mover:
 
     def close(self) -> None:
         """Throw the producer away, with what is still queued in it."""
+        self._aborts = 0
         if self._producer is not None:
             self._producer.purge()
             try:

@@ -179,7 +179,7 @@ def test_each_record_arrives_once_and_in_time(bench: Bench, record_testsuite_pro
     assert early[-1] <= 4 * unit_ms
     assert margin_ms(2, unit_ms) - early[0] <= margin_ms(2), "with the margin of life, 1 s, none would be late"
     assert bench.lag() == 0
-    assert wheels.alive
+    assert wheels.thread.alive
     assert wheels.failure is None
 
 
@@ -228,7 +228,7 @@ from headrace.wheels import Wheels
 wheels = Wheels(Settings.model_validate_json(sys.argv[1]), Clock(), unit_ms=100,
     tell=lambda name, fields: print(name, flush=True))
 wheels.start()
-wheels._thread.join()
+wheels.thread.join()
 """
 
 

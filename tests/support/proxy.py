@@ -1,4 +1,4 @@
-"""A TCP proxy before the broker that can be told to cut: everything at once, or one connection at a chosen request.
+"""A TCP proxy before the broker that can be told to cut, everything at once or one connection at a chosen request, and to stand still.
 
 It answers the broker's own address in metadata with its own, so that every connection comes through it.
 """
@@ -11,21 +11,29 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-END_TXN = 26
+PRODUCE, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 0, 24, 25, 26, 28
 _Chooser = Callable[[int], bool]
 
 
 class Proxy:
-    """`async with Proxy("127.0.0.1:19092") as proxy:`; clients are given `proxy.bootstrap`."""
+    """`async with Proxy("127.0.0.1:19092") as proxy:`; clients are given `proxy.bootstrap`.
+
+    Asked with the api key of each request: `cut_before` breaks the connection instead of passing the request on, `cut_after`
+    passes it on and breaks the connection instead of giving back the answer. `client` is then the client id of who asks.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.rsplit(":", 1)
         self._host, self._port = host, int(port)
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self.refusing = False
+        self.cut_before: _Chooser | None = None
         self.cut_after: _Chooser | None = None
         self.cuts = 0
+        self.client = ""
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -45,6 +53,14 @@ class Proxy:
         self.cuts += 1
         for writer in list(self._open):
             writer.transport.abort()
+
+    def freeze(self) -> None:
+        """Pass nothing on, in neither direction; connections stay."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """Pass on what has waited."""
+        self._flowing.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -76,14 +92,20 @@ class Proxy:
         while True:
             frame = await _frame(reader)
             api, _, correlation = struct.unpack_from(">hhi", frame, 4)
+            self.client = _client(frame)
+            if self.cut_before is not None and self.cut_before(api):
+                self.cuts += 1
+                raise EOFError
             if self.cut_after is not None and self.cut_after(api):
                 doomed.add(correlation)
+            await self._flowing.wait()
             writer.write(frame)
             await writer.drain()
 
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, doomed: set[int]) -> None:
         while True:
             frame = await _frame(reader)
+            await self._flowing.wait()
             (correlation,) = struct.unpack_from(">i", frame, 4)
             if correlation in doomed:  # the broker has done it, and the client will never hear so
                 self.cuts += 1
@@ -104,3 +126,9 @@ class Proxy:
 async def _frame(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readexactly(4)
     return head + await reader.readexactly(struct.unpack(">i", head)[0])
+
+
+def _client(frame: bytes) -> str:
+    """The client id of a request: a nullable string behind the correlation id, in every version of the header."""
+    (length,) = struct.unpack_from(">h", frame, 12)
+    return frame[14 : 14 + max(length, 0)].decode("utf-8", "replace")

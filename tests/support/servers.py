@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -33,14 +34,44 @@ class OwnKafka:
         with mock.patch.dict(os.environ, given, clear=True), mock.patch.dict(properties.COMMON, self._changes):
             return start_kafka(self._folder, Startup())
 
+    @property
+    def pid(self) -> int:
+        """The broker's own process."""
+        assert self._server.process is not None, "it is ours"
+        return self._server.process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether the broker has ended by itself."""
+        assert self._server.process is not None, "it is ours"
+        return self._server.process.exit_code() is not None
+
+    @property
+    def data(self) -> Path:
+        """Where its logs are."""
+        return self._folder.path / "kafka"
+
     def kill(self) -> None:
         """`kill -9`."""
-        assert self._server.process is not None, "it is ours"
-        os.kill(self._server.process.pid, signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
         self._server.stop()
 
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay, nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def fill_disk(self, largest_bytes: int) -> None:
+        """From now on no file of it can grow beyond that size (EFBIG, to the broker the same as ENOSPC). Linux only."""
+        hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (largest_bytes, hard))
+
     def restart(self) -> None:
-        """Start it again after `kill`, at the same address."""
+        """Start it again after `kill`, or once it has ended, at the same address."""
+        self._server.stop()
         self._server = self._start()
         assert self._server.bootstrap == self.bootstrap, "its port was taken meanwhile"
 

@@ -104,6 +104,18 @@ def test_fenced_once_goes_on_and_twice_soon_is_refused(mover: Mover, monkeypatch
         mover.settle([], [], None)
 
 
+@pytest.mark.parametrize("where", ["send_offsets_to_transaction", "commit_transaction"])
+def test_a_forgotten_producer_is_replaced(mover: Mover, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """The coordinator has dropped its id while nothing moved: aborted, or in doubt if it had come to the commit, and the next settle has a new producer."""
+    monkeypatch.setattr(Failing, "where", where)
+    monkeypatch.setattr(Failing, "error", _error(KafkaError.INVALID_PRODUCER_ID_MAPPING, abort=True))
+    assert mover.open()
+    assert mover.settle([], [], None) is (None if where == "commit_transaction" else False)
+    assert mover.open()
+    assert mover.settle([], [], None) is True
+    assert Failing.made == 2
+
+
 def test_a_broker_out_of_reach_is_not_an_end(mover: Mover, monkeypatch: pytest.MonkeyPatch) -> None:
     """`open` says False while the transactions cannot be initialised, and works when they can."""
     monkeypatch.setattr(Failing, "where", "init_transactions")

@@ -300,6 +300,43 @@ def test_being_fenced_again_much_later_is_not(bench: Bench, monkeypatch: pytest.
     assert bench.run(begin=[FENCED]).state is State.ABORTED
 
 
+def test_being_fenced_again_after_the_time_out_is_not(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator ends a transaction that is open for its time-out, as often as that happens: no rival is needed for it."""
+    now = [1_000.0]
+    monkeypatch.setattr(transaction.time, "monotonic", lambda: now[0])
+
+    def slow() -> Any:
+        now[0] += 5.0
+        return OFFSETS
+
+    for _ in range(3):
+        assert bench.run(slow, commit=[FENCED]).state is State.AMBIGUOUS
+
+
+@pytest.mark.parametrize("step", ["offsets", "commit"])
+@pytest.mark.parametrize("code", [KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaError.UNKNOWN_PRODUCER_ID])
+def test_a_forgotten_producer_is_replaced(bench: Bench, step: str, code: int) -> None:
+    """Its id is gone for good, though the client only asks for an abort: begun again with it, every transaction would end the same. A commit may have landed before."""
+    assert bench.run(**{step: [kafka(code, abort=True)]}).state is (State.ABORTED if step == "offsets" else State.AMBIGUOUS)
+    assert bench.told == ["producer_replaced"]
+    assert bench.run() == Ended(State.COMMITTED)
+    assert len(bench.producers) == 2
+
+
+def test_a_producer_that_aborts_again_and_again_is_replaced(bench: Bench) -> None:
+    """Whatever the error: the fifth abort in a row ends the producer. A commit in between, or a refused record, tells that it is not its fault."""
+    for _ in range(transaction.ABORTS - 1):
+        bench.run(offsets=[ABORTABLE])
+    assert bench.run() == Ended(State.COMMITTED)
+    for _ in range(2 * transaction.ABORTS):
+        bench.run(deliver=[(0, KafkaError.MSG_SIZE_TOO_LARGE)], commit=[ABORTABLE])
+    assert len(bench.producers) == 1
+    for _ in range(transaction.ABORTS):
+        bench.run(offsets=[ABORTABLE])
+    bench.run()
+    assert len(bench.producers) == 2
+
+
 def test_starting_waits_for_the_broker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each failure is told, and tried again with a new producer."""
     monkeypatch.setattr(bench.stopping, "wait", lambda _: False)
