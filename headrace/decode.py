@@ -21,6 +21,7 @@ from headrace.trail import COUNT_MAX, TIME_MAX_MS, read_trail
 FIELDS = frozenset(Request.model_fields) | {"prompt", "retry_count", "next_retry_at"}
 BATCH_FIELDS = frozenset({"custom_id", "method", "url", "body"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+READABLE_BYTES = 16 << 20  # parsed, a value can take 30 times its size; a compressed batch can hide one of any size
 _EPOCH_MS_FROM = 100_000_000_000  # a smaller number is epoch seconds: as milliseconds it would be before 1973
 _EPOCH, _MS = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)  # exact, and rounded up: what is due must not come early
 _KEY_NAMED = re.compile(r'duplicate key ".*" at', re.DOTALL)
@@ -79,6 +80,8 @@ def _decode(record: Record, *, trusted: bool) -> Job:
 def _object(value: bytes | None) -> dict[str, Any]:
     if not value:
         raise _Fault("the record has no value; a request is a JSON object", ErrorClass.UNDECODABLE)
+    if len(value) > READABLE_BYTES:
+        raise _Fault(f"the value has {len(value)} bytes; at most {READABLE_BYTES} are read", ErrorClass.TOO_LARGE)
     try:
         orjson.loads(value)  # refuses what jiter lets pass: numbers beyond a double, such as 1e999
         data = jiter.from_json(value, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="keys")
@@ -142,9 +145,8 @@ def _check_body(body: dict[str, Any]) -> None:
 
 
 def _reasons(error: pydantic.ValidationError) -> str:
-    return "; ".join(
-        f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors(include_input=False, include_url=False)[:5]
-    )
+    """By field: what stands behind it in a path may be a name of the producer's making."""
+    return "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors(include_input=False, include_url=False)[:5])
 
 
 def _fingerprint(endpoint: str, content: object) -> str:

@@ -14,7 +14,7 @@ import yaml
 from headrace.errors import ConfigError
 
 FieldPath = tuple[str | int, ...]
-_WORD = re.compile(r"'\w{2,}'")  # a name PyYAML quotes from the text: it may be part of a secret
+_QUOTED = re.compile(r"'(?!<[a-z ]+>')[^']{2,}'")  # what PyYAML quotes from the text may be part of a secret; its own words stand in <>
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _syntax(error: yaml.YAMLError, name: str) -> str:
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = _WORD.sub("'…'", error.problem or error.context or "")
+        problem = _QUOTED.sub("'…'", error.problem or error.context or "")
         return f"{name}{where}: is not valid YAML ({problem}); correct the syntax there"
     return f"{name}: is not valid YAML; it holds characters YAML does not allow"
 
@@ -91,10 +91,14 @@ class _Walk:
         self.lines: dict[FieldPath, int] = {}
         self.faults: list[str] = []
         self._open: set[int] = set()
+        self._seen: set[int] = set()
 
     def visit(self, node: yaml.Node, path: FieldPath) -> None:
         if id(node) in self._open:
             raise RecursionError("a node that holds itself")
+        if id(node) in self._seen:
+            return  # an alias: looked at once, or aliases of aliases would take for ever
+        self._seen.add(id(node))
         self._open.add(id(node))
         if isinstance(node, yaml.MappingNode):
             self._mapping(node, path)

@@ -55,13 +55,17 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """A failure that will not pass, or nothing left to try. `claimed`: it holds the claim of its request id."""
+    """A failure that will not pass, or nothing left to try. `claimed`: it holds the claim of its request id.
+
+    `copy`: another record of this id goes on, so this end must not be told as the request's.
+    """
 
     failure: Failure
     dead_at_ms: int
     attempts: tuple[Attempt, ...] = ()
     elapsed_ms: int = 0
     claimed: bool = True
+    copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def read_answer(reply: Reply, endpoint: str, *, provider: str | None, model: str
             error.error_class, mask(str(error)), code=error.code, status_code=reply.status, called=True,
             provider=provider, model=model,
         )  # fmt: skip
-    served, usage = document.get("model"), document.get("usage")
+    served = document.get("model")
     return Response(
         body=reply.body,
         status_code=reply.status,
@@ -47,8 +47,18 @@ def read_answer(reply: Reply, endpoint: str, *, provider: str | None, model: str
         model=clip(served, _MODEL_BYTES) if isinstance(served, str) and served else model,
         provider_request_id=request_id(reply.headers),
         finish_reason=finish_reason,
-        usage=usage if isinstance(usage, dict) else None,
+        usage=_usage(document),
     )
+
+
+def _usage(document: dict[str, Any]) -> dict[str, Any] | None:
+    """The figures, fit to be written: what is read may be nested deeper than what is written, and the answer is worth more than they are."""
+    usage = document.get("usage")
+    try:
+        orjson.dumps(usage)
+    except TypeError:
+        return None
+    return usage if isinstance(usage, dict) else None
 
 
 def _document(body: bytes, endpoint: str) -> dict[str, Any]:

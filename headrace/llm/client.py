@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,9 +18,10 @@ from headrace.errors import CallFailed, ErrorClass, Failure
 from headrace.llm.direct import DirectTransport
 from headrace.llm.errors import classify_reply
 from headrace.llm.transport import Call, Transport
-from headrace.redact import clip, mask
+from headrace.redact import MESSAGE_BYTES, clip, mask
 
 _MODEL_BYTES = 256
+_SECRET_CHARS = 6  # a shorter header is a word that stands anywhere
 
 
 class Target(NamedTuple):
@@ -37,6 +39,14 @@ class Upstream(NamedTuple):
     transport: Transport
     headers: dict[str, str]
     key_id: str
+
+    def discreet(self, text: bytes) -> bytes:
+        """The text without this provider's key and headers, whatever they look like: a provider may say what it was given."""
+        given = [self.settings.api_key, *self.settings.headers.values()]
+        for secret in [one.get_secret_value() for one in given if one is not None]:
+            if len(secret) >= _SECRET_CHARS:
+                text = text.replace(secret.encode("utf-8", "surrogateescape"), b"<hidden>")
+        return text
 
 
 def key_id_of(provider: ProviderSettings) -> str:
@@ -103,11 +113,14 @@ class Llm:
             async with self._connections:
                 reply = await upstream.transport.send(call)
         except CallFailed as error:
-            raise CallFailed(replace(error.failure, provider=settings.name, model=model)) from None
-        answer = classify_reply(reply, request.endpoint, provider=settings.name, model=model, now_ms=self._now_ms())
+            message = clip(upstream.discreet(error.failure.message.encode()).decode(), MESSAGE_BYTES)
+            raise CallFailed(replace(error.failure, message=message, provider=settings.name, model=model)) from None
+        classify = partial(classify_reply, endpoint=request.endpoint, provider=settings.name, model=model, now_ms=self._now_ms())
+        answer = classify(reply)
         if isinstance(answer, Response):
             return answer
-        raise CallFailed(answer)
+        discreet = classify(reply._replace(body=upstream.discreet(reply.body)))
+        raise CallFailed(discreet if isinstance(discreet, Failure) else answer)
 
     async def close(self) -> None:
         """Close every connection; idempotent."""

@@ -6,7 +6,7 @@ import re
 import typing
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel
 
@@ -21,6 +21,15 @@ RESERVED = frozenset({
     "max.poll.interval.ms", "transaction.timeout.ms", "partitioner", "message.max.bytes", "batch.size",
 })  # fmt: skip
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9+_-]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s:,/@\[\]]+):(\d{1,5})")
+_REDIS_FAULT = (
+    ("redis", "url"),
+    "redis.url: must be redis://, rediss:// or unix://, such as redis://:password@host:6379/0",
+)
+# Of what redis-py reads from a query; its own complaint about them would quote the value.
+_REDIS_NUMBERS = frozenset({
+    "db", "socket_timeout", "socket_connect_timeout", "socket_read_size", "max_connections", "health_check_interval", "timeout", "protocol",
+    "ssl_min_version",
+})  # fmt: skip
 _PLAIN = {
     "model_type": "must be a mapping of fields",
     "dict_type": "must be a mapping",
@@ -83,9 +92,13 @@ def _addresses(settings: Settings) -> Iterator[tuple[FieldPath, str]]:
         parts = urlsplit(url)
         fits = parts.scheme == "unix" or (parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0)
     except ValueError:
-        fits = False
-    if not fits:
-        yield ("redis", "url"), "redis.url: must be redis://, rediss:// or unix://, such as redis://:password@host:6379/0"
+        yield _REDIS_FAULT
+        return
+    if not fits or (parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path)):
+        yield _REDIS_FAULT
+    for name, values in parse_qs(parts.query).items():
+        if name in _REDIS_NUMBERS and not all(re.fullmatch(r"\d+(\.\d+)?", value) for value in values):
+            yield ("redis", "url"), f"redis.url: {name} in it must be a number"
 
 
 def _fields_at(path: FieldPath) -> list[str]:

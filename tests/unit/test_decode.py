@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.decode import decode_any, decode_main, decode_retry, parse_time_ms
+from headrace.decode import READABLE_BYTES, decode_any, decode_main, decode_retry, parse_time_ms
 from headrace.envelope import ENDPOINTS, Header, Job, Position, Record
 from headrace.errors import ErrorClass
 from headrace.redact import MESSAGE_BYTES
@@ -213,3 +213,19 @@ def test_a_time_is_never_taken_for_an_earlier_one(micros: int) -> None:
     assert found == AT_MS + -(-micros // 1000)
     seconds = AT_MS / 1000 + micros / 1_000_000
     assert (parse_time_ms(seconds, "t") or 0) >= seconds * 1000
+
+
+def test_a_value_larger_than_is_read_is_not_parsed() -> None:
+    """Of one byte too many nothing is read, not even the id: what is small when compressed could take gigabytes when parsed."""
+    frame = b'{"request_id":"r-1","prompt":"%s"}'
+    fits = frame % (b"x" * (READABLE_BYTES - len(frame) + 2))
+    assert decode_main(record(fits)).request is not None
+    job = decode_main(record(fits + b" "))
+    assert fault_of(job) == (ErrorClass.TOO_LARGE, f"the value has {READABLE_BYTES + 1} bytes; at most {READABLE_BYTES} are read")
+    assert job.request_id is None
+
+
+def test_a_fault_names_fields_only() -> None:
+    """The names of metadata are the producer's: a fault in one of them does not repeat it."""
+    _, message = fault_of(decoded(GOOD | {"metadata": {"my secret diary": 1}}))
+    assert message == "metadata: Input should be a valid string"

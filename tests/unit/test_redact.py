@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import unicodedata
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.redact import clip, mask
+from headrace.redact import clip, mask, without_echo
 
 BAIT = "CANARYcanary42"
 MEGABYTE = 1 << 20
@@ -141,3 +142,53 @@ def test_hostile_megabyte_takes_linear_time(piece: str, limit: int) -> None:
     start = time.thread_time()
     mask(hostile, limit=limit)
     assert time.thread_time() - start < 2.0
+
+
+SENT = {
+    "messages": [
+        {"role": "system", "content": "You are a clerk of the bank. Be brief."},
+        {"role": "user", "content": "My account 12345678 is\n overdrawn, what can\tI do? Żółć! CANARY-of-mine-42"},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "pay", "arguments": '{"iban": "DE00 1234 5678"}'}}]},
+    ],
+    "temperature": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "left"),
+    [
+        ("Input: My account 12345678 is  overdrawn, what can I do? Denied.", "Input: …? Denied."),
+        ("cannot parse 12345678 here", "cannot parse … here"),
+        ("no such tool argument: DE00 1234 5678.", "no such tool argument: …."),
+        ("invalid: CANARY-of-mine-42", "invalid: …"),
+        ("given up, after 3 calls: My account 12345678 is  overd…", "given up, after 3 calls: ……"),
+        ("You are out of quota for the model of the bank", "You are out of quota for the model of the bank"),
+        ("HTTP 400: maximum context length is 8192 tokens", "HTTP 400: maximum context length is 8192 tokens"),
+        ("", ""),
+        ("…", "…"),
+    ],
+)
+def test_what_was_sent_is_not_repeated(message: str, left: str) -> None:
+    """A prompt or tool argument that a provider repeats without quotation marks is masked, also one cut at its end; other words stay."""
+    assert without_echo(message, SENT) == left
+
+
+@given(st.text(max_size=60), st.text(st.characters(codec="utf-8"), min_size=12, max_size=200), st.text(max_size=60))
+def test_no_verbatim_prompt_survives(before: str, prompt: str, after: str) -> None:
+    """Of a prompt repeated between other words no run of words of 12 characters is left, and nothing of it makes the message longer."""
+    message = mask(f"{before} {prompt} {after}")
+    left = without_echo(message, [{"content": prompt}])
+    shown = mask(prompt, limit=8_000)
+    assert len(left) <= len(message) + 1
+    for run in re.findall(r"\w{12,}", shown):
+        assert run not in left or run in before + after
+
+
+@pytest.mark.parametrize("unit", ["a", "ab ", "the quick brown fox ", "x1 ", "aaaaaaaa "])
+def test_looking_for_echoes_is_bounded(unit: str) -> None:
+    """A prompt of a megabyte, also one made to make searching slow, costs well under a second of processor time."""
+    prompt = unit * (MEGABYTE // len(unit))
+    message = mask("b " + (unit + "b ") * 300)
+    began = time.thread_time()
+    without_echo(message, {"prompt": prompt})
+    assert time.thread_time() - began < 2.0
