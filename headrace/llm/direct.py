@@ -10,6 +10,7 @@ from yarl import URL
 
 from headrace.envelope import ENDPOINTS
 from headrace.errors import CallFailed
+from headrace.llm.connector import PooledConnector
 from headrace.llm.errors import classify_exception
 from headrace.llm.transport import KEEPALIVE_S, MAX_BODY_BYTES, Call, Reply, out_of_time, oversized, url_of
 
@@ -26,7 +27,7 @@ _LARGE_BODY = 1 << 20
 def open_session(pool: int) -> aiohttp.ClientSession:
     """A session of `pool` connections that keeps no cookies and reads no proxies from the environment."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=pool, keepalive_timeout=KEEPALIVE_S),
+        connector=PooledConnector(limit=pool, keepalive_timeout=KEEPALIVE_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),

@@ -17,6 +17,7 @@ import openai
 import orjson
 
 from headrace.errors import CallFailed
+from headrace.llm.bounded import at_most, bind
 from headrace.llm.direct import open_session
 from headrace.llm.errors import classify_exception
 from headrace.llm.transport import MAX_BODY_BYTES, Call, Reply, out_of_time, oversized
@@ -30,14 +31,15 @@ def above_debug(record: logging.LogRecord) -> bool:
 class SdkTransport:
     """Posts by an `AsyncOpenAI`. Headers given win over the client's; with `own_auth` the client's credentials stay.
 
-    `latency_ms` includes the SDK's own work. The size bound is checked once the body is read: the SDK offers
-    nothing before that, so it bounds what is kept, and the time-out what is read.
+    `latency_ms` includes the SDK's own work. A client of an HTTP library other than the SDK's reads bodies whole before
+    their size is looked at; then the time-out bounds what is read.
     """
 
     def __init__(self, client: openai.AsyncOpenAI, *, own_auth: bool = True, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         # One owner of retries: a client with retries on would multiply every attempt.
         self._client = client.with_options(max_retries=0) if client.max_retries else client
         self._own_auth = own_auth
+        bind(self._client)
         logging.getLogger("openai._base_client").addFilter(above_debug)
         self._max_body_bytes = max_body_bytes
 
@@ -56,8 +58,9 @@ class SdkTransport:
             raise out_of_time()
         start = monotonic()
         try:
-            async with asyncio.timeout(call.timeout_s):
-                response = await self._post(call)
+            with at_most(self._max_body_bytes):
+                async with asyncio.timeout(call.timeout_s):
+                    response = await self._post(call)
         except Exception as error:  # noqa: BLE001 - the seam's contract: whatever it is, it leaves as CallFailed, classified
             raise CallFailed(classify_exception(error)) from None
         if len(response.content) > self._max_body_bytes:

@@ -308,7 +308,21 @@ async def test_nobody_there_is_connection(kind: Any, url: str) -> None:
     assert caught.value.failure.error_class is ErrorClass.CONNECTION
 
 
-@pytest.mark.parametrize("reply", [b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n"], ids=["ssh", "header"])
+NOT_HTTP = {
+    "ssh": b"SSH-2.0-OpenSSH\r\n\r\n",
+    "nul": b"\0" * 1000,
+    "header": b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
+    "long-header": b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000,
+    "many-headers": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 100_000,
+    "negative-length": b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\n{}",
+    "two-lengths": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}x",
+    "chunk-size": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    "chunk-of-2**68": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+    "second-reply": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]",
+}
+
+
+@pytest.mark.parametrize("reply", NOT_HTTP.values(), ids=NOT_HTTP)
 async def test_what_is_not_http_is_an_invalid_response(llm: Llm, server: Server, reply: bytes) -> None:
     """A reply that is not HTTP is `invalid_response`, not the 400 a library makes of it."""
 

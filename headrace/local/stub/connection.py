@@ -7,11 +7,12 @@ import contextlib
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, cast
 
+from headrace.local.stub.flood import bomb, chunk, endless, interims
 from headrace.local.stub.head import HttpFault
 from headrace.local.stub.http import CONTINUE, HttpRequest, RequestParser
 from headrace.local.stub.ledger import Ledger
@@ -45,6 +46,7 @@ class Connection(asyncio.Protocol):
         self._busy = self._in_call = self._full = self._pumping = False
         self._keep_alive = self._reading = True
         self._head_only = False
+        self._pouring: Iterator[bytes] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client is here."""
@@ -75,6 +77,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client reads again."""
         self._full = False
+        self._pour()
         self._pump()
 
     def abort(self) -> None:
@@ -137,23 +140,37 @@ class Connection(asyncio.Protocol):
                 self._send(plan.reply)
             case "hang":
                 pass
-            case "close":
-                self._end_call()
-                transport.close()
-            case "reset":
-                self._end_call()
-                _reset(transport)
-            case "cut":
-                body = plan.reply.body
-                transport.write(self._head(plan.reply) + body[: int(len(body) * action.cut_at)])
-                self._end_call()
-                transport.close()
+            case "close" | "reset" | "cut" | "cut_chunked":
+                self._break_off(plan, transport)
             case "drip":
                 transport.write(self._head(plan.reply))
                 self._drip(plan.reply.body, 0, action)
+            case "interim":
+                self._interim(iter(interims(action.interims)), plan)
+            case "endless":
+                transport.write(self._head(plan.reply, chunked=True))
+                self._pouring = endless(plan.reply.body)
+                self._pour()
+            case "bomb":
+                headers = (*plan.reply.headers, ("content-encoding", "gzip"))
+                self._send(replace(plan.reply, body=bomb(action.bomb_mib), headers=headers))
             case "close_idle":
                 self._send(plan.reply)
                 self._loop.call_later(action.idle_ms / 1000, self._close_if_idle)
+
+    def _break_off(self, plan: Plan, transport: asyncio.Transport) -> None:
+        """The connection ends before the reply does."""
+        self._end_call()
+        delivery, body = plan.action.delivery, plan.reply.body
+        part = body[: int(len(body) * plan.action.cut_at)]
+        if delivery == "reset":
+            _reset(transport)
+            return
+        if delivery == "cut":
+            transport.write(self._head(plan.reply) + part)
+        elif delivery == "cut_chunked":
+            transport.write(self._head(plan.reply, chunked=True) + chunk(part))
+        transport.close()
 
     def _drip(self, body: bytes, at: int, action: Action) -> None:
         if self._transport is None:
@@ -164,14 +181,30 @@ class Connection(asyncio.Protocol):
         self._transport.write(body[at : at + action.drip_bytes])
         self._loop.call_later(action.drip_ms / 1000, self._drip, body, at + action.drip_bytes, action)
 
+    def _interim(self, left: Iterator[bytes], plan: Plan) -> None:
+        if self._transport is None:
+            return
+        one = next(left, None)
+        if one is None:
+            self._send(plan.reply)
+            return
+        self._transport.write(one)
+        self._loop.call_later(plan.action.drip_ms / 1000, self._interim, left, plan)
+
+    def _pour(self) -> None:
+        """As much as the client takes; the rest when it takes more. A piece at a time, so that others are served beside it."""
+        if self._pouring is not None and self._transport is not None and not self._full:
+            self._transport.write(next(self._pouring))
+            self._loop.call_soon(self._pour)
+
     def _send(self, reply: Reply) -> None:
         if self._transport is not None:
             head = self._head(reply)
             self._transport.write(head if self._head_only else head + reply.body)
             self._done()
 
-    def _head(self, reply: Reply) -> bytes:
-        return encode_head(reply, keep_alive=self._keep_alive)
+    def _head(self, reply: Reply, *, chunked: bool = False) -> bytes:
+        return encode_head(reply, keep_alive=self._keep_alive, chunked=chunked)
 
     def _done(self) -> None:
         self._busy = False

@@ -21,14 +21,13 @@ class Reply:
     content_type: str = "application/json"
 
 
-def encode_head(reply: Reply, *, keep_alive: bool) -> bytes:
-    """The status line and headers of `reply`, with the length of its whole body."""
+def encode_head(reply: Reply, *, keep_alive: bool, chunked: bool = False) -> bytes:
+    """The status line and headers of `reply`, with the length of its whole body, or without any where it goes in chunks."""
     extra = "".join([f"{name}: {value}\r\n" for name, value in reply.headers])
     close = "" if keep_alive else "connection: close\r\n"
     phrase = _PHRASES.get(reply.status, "Unknown")
-    return (
-        f"HTTP/1.1 {reply.status} {phrase}\r\ncontent-type: {reply.content_type}\r\ncontent-length: {len(reply.body)}\r\n{close}{extra}\r\n"
-    ).encode("latin-1")
+    framing = "transfer-encoding: chunked" if chunked else f"content-length: {len(reply.body)}"
+    return f"HTTP/1.1 {reply.status} {phrase}\r\ncontent-type: {reply.content_type}\r\n{framing}\r\n{close}{extra}\r\n".encode("latin-1")
 
 
 def json_reply(document: object, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Reply:

@@ -13,7 +13,7 @@ from headrace.local.stub.signals import SIGNALS, SPOKEN_OF_AS
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Millis = Annotated[float, Field(ge=0, le=3_600_000)]
-Delivery = Literal["whole", "hang", "reset", "close", "cut", "drip", "close_idle"]
+Delivery = Literal["whole", "hang", "reset", "close", "cut", "cut_chunked", "drip", "close_idle", "interim", "endless", "bomb"]
 RetryAfterForm = Literal["seconds", "http_date", "ms", "garbage", "none"]
 DELIVERIES: tuple[str, ...] = get_args(Delivery)
 
@@ -98,8 +98,10 @@ class Action(_Strict):
     """What a met call gets: a `signal` (what is said) by a `delivery` (how its bytes go). A bare name is either.
 
     Deliveries: `whole`; `hang` (no byte, ever); `reset` (RST); `close` (FIN before any byte); `cut` (the head and
-    `cut_at` of the body, then FIN); `drip` (`drip_bytes` of the body every `drip_ms`); `close_idle` (whole, then FIN
-    after `idle_ms`, unannounced).
+    `cut_at` of the body, then FIN); `cut_chunked` (the same without a length, in chunks, the last one missing); `drip`
+    (`drip_bytes` of the body every `drip_ms`); `close_idle` (whole, then FIN after `idle_ms`, unannounced); `interim` (so many
+    `interims` of status 103, one every `drip_ms`, then whole; 0: nothing but these); `endless` (a body in chunks that never
+    ends); `bomb` (gzip that nobody asked for: `bomb_mib` of blanks in a thousandth of that).
     """
 
     signal: str = "answer"
@@ -118,6 +120,8 @@ class Action(_Strict):
     drip_ms: Annotated[float, Field(gt=0, le=3_600_000)] = 50.0
     drip_bytes: Annotated[int, Field(ge=1)] = 1
     idle_ms: Millis = 0.0
+    interims: Annotated[int, Field(ge=0)] = 1
+    bomb_mib: Annotated[int, Field(ge=1, le=1024)] = 64
 
     @model_validator(mode="before")
     @classmethod

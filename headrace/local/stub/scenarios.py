@@ -22,7 +22,7 @@ TRADE: Final = (
 OUTAGE: Final = (Rule(name="outage", action=Action(signal="unavailable", retry_after="none")),)
 
 _SIGNALS: Final = sorted(set(SIGNALS) - {"answer"})
-_SLICE: Final = 0.5 / (len(_SIGNALS) + 4)
+_SLICE: Final = 0.5 / (len(_SIGNALS) + 7)
 
 # Half of the ids meet something on their first call, each signal and each broken delivery with the same share.
 MENAGERIE: Final = (
@@ -30,6 +30,9 @@ MENAGERIE: Final = (
     Rule(name="reset", match=Match(share=_SLICE, first=1), action=Action(delivery="reset")),
     Rule(name="close", match=Match(share=_SLICE, first=1), action=Action(delivery="close")),
     Rule(name="cut", match=Match(share=_SLICE, first=1), action=Action(delivery="cut")),
+    Rule(name="cut_chunked", match=Match(share=_SLICE, first=1), action=Action(delivery="cut_chunked")),
+    Rule(name="interim", match=Match(share=_SLICE, first=1), action=Action(delivery="interim", drip_ms=5)),
+    Rule(name="bomb", match=Match(share=_SLICE, first=1), action=Action(delivery="bomb")),
     Rule(name="drip", match=Match(share=_SLICE, first=1), action=Action(delivery="drip", drip_ms=5, drip_bytes=8)),
 )
 

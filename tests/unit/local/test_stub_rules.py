@@ -325,6 +325,6 @@ def test_the_menagerie_shows_everything() -> None:
     rules = SCENARIOS["menagerie"]
     RuleSet(rules, seed=1)
     assert {rule.action.signal for rule in rules} == set(SIGNALS)
-    assert {rule.action.delivery for rule in rules} == set(DELIVERIES) - {"hang", "close_idle"}
+    assert {rule.action.delivery for rule in rules} == set(DELIVERIES) - {"hang", "close_idle", "endless"}
     with pytest.raises(ConfigError, match="there are healthy, trade"):
         scenario("absent")
