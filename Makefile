@@ -11,7 +11,7 @@ OLD := Headrace needs Python 3.11 or later; install one, or name it: make PYTHON
 NO_VENV := No virtual environment could be made; on Debian and Ubuntu install the package python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check test bench clean
+.PHONY: help venv demo check test soak bench clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,9 @@ check: $(STAMP)  ## lint, format, types, import contracts, unit tests: under a m
 
 test: check  ## check, and every other test, against a real broker and a real Redis
 	$(BIN)/pytest -q tests --ignore=tests/unit
+
+soak: $(STAMP)  ## faults in random order for SECONDS (300) with three workers, everything audited; SEED repeats a run
+	HEADRACE_SOAK_S=$(or $(SECONDS),300) $(if $(SEED),HEADRACE_SOAK_SEED=$(SEED)) $(BIN)/pytest -q -s tests/crash/test_soak.py
 
 bench: $(STAMP)  ## the measurements
 	$(BIN)/python -m benchmarks

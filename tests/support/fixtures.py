@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from headrace.local.stub import StubLLM
 from tests.support.bench import Bench
+from tests.support.stub import PatientStub
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def bench(kafka: str, redis_url: str, namespace: str) -> Iterator[Bench]:
 
 
 @pytest.fixture
-async def stub() -> AsyncIterator[StubLLM]:
+async def stub() -> AsyncIterator[PatientStub]:
     """Give a model that answers at once, until it is told otherwise."""
-    async with StubLLM() as server:
+    async with PatientStub() as server:
         yield server
