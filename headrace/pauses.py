@@ -15,8 +15,9 @@ PROBE_LAPSE_MS = 90_000
 PROBE_WAIT_MS = 5_000
 # A provider's Retry-After may lengthen a pause, but not beyond this.
 LONGEST_MS = 86_400_000
-# Model names come from records: this many shut models are remembered, the soonest to reopen is forgotten first.
-MODELS = 10_000
+# Model names come from records: this many shut models are remembered and shared, the soonest to reopen is forgotten first.
+# What is forgotten costs a call that is refused again, and no attempt.
+MODELS = 200
 _FORBIDDEN = 403
 
 
@@ -156,16 +157,27 @@ class Pauses:
             return False
         return all((shut := self._shut.get(scope)) is not None and shut.closed(now_ms) for scope in self._configured)
 
+    def __contains__(self, scope: Scope) -> bool:
+        """Whether it was shut and has not been found open since."""
+        return scope in self._shut
+
     def snapshot(self, now_ms: int) -> list[Pause]:
         """What is shut at this moment, to be shared with other processes. Probes are not shared: each process has one."""
         return [Pause(scope, shut.until_ms, shut.length_ms) for scope, shut in self._shut.items() if now_ms < shut.until_ms]
 
     def merge(self, pauses: Iterable[Pause], now_ms: int) -> list[Scope]:
-        """Take over what others have shut; the longer pause wins. Returns the scopes that were open here. Never reopens."""
+        """Take over what others have shut; the longer pause wins. Returns the scopes that were open here. Never reopens.
+
+        Others' models only get the room there is: what this process has found out itself is not forgotten for them.
+        """
         news = []
+        if len(self._shut) >= MODELS:
+            self._shut = {scope: shut for scope, shut in self._shut.items() if scope.model is None or now_ms < shut.until_ms}
         for pause in pauses:
             known = self._shut.get(pause.scope)
             if pause.until_ms <= now_ms or (known is not None and pause.until_ms <= known.until_ms):
+                continue
+            if known is None and pause.scope.model is not None and len(self._shut) >= MODELS:
                 continue
             if known is None:
                 news.append(pause.scope)
@@ -181,8 +193,14 @@ class Pauses:
 
     def _put(self, pause: Pause) -> None:
         if pause.scope not in self._shut and len(self._shut) >= MODELS:
-            del self._shut[min((scope for scope in self._shut if scope.model), key=lambda one: self._shut[one].until_ms)]
+            self._forget_one()
         self._shut[pause.scope] = _Shut(pause.until_ms, pause.length_ms)
+
+    def _forget_one(self) -> None:
+        """A model, or else a key of another process that nobody here calls with; never a configured key."""
+        loose = [scope for scope in self._shut if scope not in self._configured]
+        if loose:
+            del self._shut[min(loose, key=lambda one: (one.model is None, self._shut[one].until_ms))]
 
 
 def _ungranted(failure: Failure) -> bool:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.dlq.letter import Letter
-from headrace.redact import mask
+from headrace.redact import OTHER, mask, plain
 
 Fingerprint = tuple[str, str, str, str]
-OTHER = "other"
-NONE = "none"
-
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@+-]{0,95}")
-_SECRET = re.compile(r"(?i)(?:^|[^a-z])(?:sk|pk|rk|key|token|secret|password|bearer)[-_=:]|[A-Za-z0-9+_]{40,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +65,6 @@ class SinkBusy(Exception):
 
 class SinkRefused(Exception):
     """The sink will never take this alert; repeating it is useless."""
-
-
-def plain(name: str | None) -> str:
-    """A label fit to be told: `none` without a name, `other` for one with odd characters or the look of a secret."""
-    if not name:
-        return NONE
-    return name if _PLAIN.fullmatch(name) and not _SECRET.search(name) else OTHER
 
 
 def alert_of(letter: Letter, pipeline: str) -> Alert:

@@ -8,12 +8,12 @@ from typing import Any
 
 import orjson
 
+from headrace.decode import READABLE_BYTES
 from headrace.envelope import Position, Record, Trail
 from headrace.errors import ErrorClass
 from headrace.redact import mask
 from headrace.trail import TIME_MAX_MS, own_headers, read_trail
 
-READABLE_BYTES = 16 << 20
 UNKNOWN = "unknown"
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")

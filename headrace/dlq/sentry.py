@@ -19,10 +19,10 @@ from sentry_sdk.envelope import Envelope
 from sentry_sdk.transport import Transport
 from sentry_sdk.utils import BadDsn
 
-from headrace.dlq.alert import Alert, SinkBusy, SinkRefused, plain
+from headrace.dlq.alert import Alert, SinkBusy, SinkRefused
 from headrace.dlq.console import iso
 from headrace.errors import ConfigError, HeadraceError
-from headrace.redact import mask
+from headrace.redact import mask, plain
 
 TAGS = frozenset({"error_class", "provider", "model", "topic", "pipeline"})
 EXTRAS = frozenset({"request_id", "code", "count", "attempts", "replay_count", "origin", "position"})

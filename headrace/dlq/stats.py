@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.dlq.alert import OTHER
 from headrace.dlq.letter import Letter
+from headrace.redact import OTHER
 
 GROUPS = 1_000
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.dlq.alert import NONE, OTHER, alert_of, plain
+from headrace.dlq.alert import alert_of
+from headrace.redact import NONE, OTHER, plain
 
 from .letters import API_KEY, CANARY, letter
 
