@@ -31,6 +31,12 @@ _BATCH = 1_000
 _HOPELESS = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 )
+_PASSING = frozenset(  # the client calls these retriable in a request of its own, and not in the answer for a partition
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT,
+    }
+)  # fmt: skip
 _quiet = logging.getLogger("headrace.kafka.log")
 _quiet.propagate = False
 _quiet.addHandler(logging.NullHandler())
@@ -114,13 +120,18 @@ class _Offsets:
     def _ask(self, partitions: list[int], spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
         asked = {TopicPartition(self._topic, p): spec for p in partitions}
         until = time.monotonic() + min(self._timeout_s, RETRY_S)
+        again = False
         while asked:
             try:
+                if again:
+                    self._admin.list_topics(self._topic, timeout=min(self._timeout_s, RETRY_S))
                 return self._answered(asked, level)
             except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > until:
-                    raise self._kafka.unavailable(f"offsets of {self._topic}: {self._reason() or error.args[0].str()}") from None
-                time.sleep(_POLL_S)  # a topic just created has no leader for a moment
+                reason = error.args[0]
+                if not (reason.retriable() or reason.code() in _PASSING) or time.monotonic() > until:
+                    raise self._kafka.unavailable(f"offsets of {self._topic}: {self._reason() or reason.str()}") from None
+                time.sleep(_POLL_S)  # a topic just created has no leader for a moment, and the client is to ask who it is
+                again = True
         return {}
 
     def _answered(self, asked: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> dict[int, int]:

@@ -34,8 +34,9 @@ class Losses:
             self._tell("committed_unreadable", {"group": "wheels", "error": str(error)})
             return False
         for (topic, partition), standing in standings.items():
-            if standing.lost:
+            lost = standing.lost if standing.committed >= 0 else standing.start  # only we write there: nothing of it was moved yet
+            if lost:
                 reason = "deleted by retention before they were moved"
-                self._tell("records_lost", {"partition": f"{topic}/{partition}", "reason": reason, "records": standing.lost})
+                self._tell("records_lost", {"partition": f"{topic}/{partition}", "reason": reason, "records": lost})
         self._unseen.clear()
         return True

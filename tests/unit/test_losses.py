@@ -49,3 +49,17 @@ def test_a_broker_that_does_not_answer_is_asked_again() -> None:
     committed.failing = False
     assert losses.told()
     assert told == ["committed_unreadable", "records_lost"]
+
+
+def test_what_was_never_committed_is_lost_from_the_beginning() -> None:
+    """Deleted before the first move of its partition: everything below the log's start was ours, and none of it was moved."""
+    told = list[tuple[str, Any]]()
+
+    class Fresh(Committed):
+        def read(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Standing]:
+            return {tp: Standing(-1, None, 30, 40) for tp in partitions}
+
+    losses = Losses(Fresh(), "later", lambda name, fields: told.append((name, fields["records"])))  # type: ignore[arg-type]  # a fake
+    losses.assigned([0])
+    assert losses.told()
+    assert told == [("records_lost", 30)]
