@@ -169,8 +169,8 @@ class Guard:
     async def reassert(self) -> None:
         """After Redis may have lost data: claim again what is held or queued. Raises StoreUnavailable or StoreLost."""
         now_ms = self._clock.now_ms()
-        await self._marks.reassert(now_ms)
         kept, lost = await self._held.reassert(now_ms)
+        await self._marks.reassert(now_ms)  # last: what is settled meanwhile moves from the former to the latter
         self._tell("claims_reasserted", {"kept": kept, "lost": lost, "queued": len(self._marks)})
 
     def concluded(self, go: Go, outcome: Outcome) -> Settlement | None:
