@@ -7,16 +7,12 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from headrace.local.stub import Rule
 from tests.support.audited import audited
 from tests.support.bench import Bench
 from tests.support.history import History
-from tests.support.servers import OwnRedis, own_redis
+from tests.support.servers import OwnRedis
 from tests.support.stub import PatientStub
 from tests.support.worker import Worker
 
@@ -24,21 +20,6 @@ pytest_plugins = ["tests.support.fixtures"]
 
 FROZEN_S = float(os.environ.get("HEADRACE_TEST_FROZEN_S", "8"))
 RESTARTS = int(os.environ.get("HEADRACE_TEST_RESTARTS", "2"))
-
-
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[OwnRedis]:
-    """Give a Redis of this test's own."""
-    with own_redis(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def mine(kafka: str, redis: OwnRedis, namespace: str) -> Iterator[Bench]:
-    """Give a bench that claims in that Redis."""
-    made = Bench(kafka, redis.url, namespace)
-    yield made
-    made.close()
 
 
 def slow(low: float, high: float) -> Rule:

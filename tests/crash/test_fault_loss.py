@@ -6,15 +6,14 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
 from headrace.config import Settings
 from headrace.local.stub import Rule, StubLLM
 from tests.support.bench import Bench
-from tests.support.servers import OwnRedis, own_redis
+from tests.support.servers import OwnRedis
 from tests.support.worker import Worker
 
 pytest_plugins = ["tests.support.fixtures"]
@@ -22,21 +21,6 @@ pytest_plugins = ["tests.support.fixtures"]
 CONCURRENCY = 16
 BEFORE, DURING = 200, 200
 CLOSED_S = float(os.environ.get("HEADRACE_TEST_CLOSED_S", "4"))  # 15 in earnest
-
-
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[OwnRedis]:
-    """Give a Redis of this test's own."""
-    with own_redis(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def mine(kafka: str, redis: OwnRedis, namespace: str) -> Iterator[Bench]:
-    """Give a bench that claims in that Redis."""
-    made = Bench(kafka, redis.url, namespace)
-    yield made
-    made.close()
 
 
 def rules() -> list[Rule]:

@@ -8,9 +8,8 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -26,7 +25,7 @@ from tests.support.bench import Bench, parsed
 from tests.support.engine import Engine
 from tests.support.history import History
 from tests.support.redis_link import RedisLink
-from tests.support.servers import OwnRedis, own_redis
+from tests.support.servers import OwnRedis
 from tests.support.worker import Worker
 
 pytest_plugins = ["tests.support.fixtures"]
@@ -34,21 +33,6 @@ pytest_plugins = ["tests.support.fixtures"]
 FROZEN_S = float(os.environ.get("HEADRACE_TEST_FROZEN_S", "6"))
 IDS = int(os.environ.get("HEADRACE_TEST_REDIS_IDS", "150"))
 WAIT_S = 60.0
-
-
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[OwnRedis]:
-    """Give a Redis of this test's own."""
-    with own_redis(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def mine(kafka: str, redis: OwnRedis, namespace: str) -> Iterator[Bench]:
-    """Give a bench that claims in that Redis."""
-    made = Bench(kafka, redis.url, namespace)
-    yield made
-    made.close()
 
 
 def rules(low: float, high: float, *, fail: float = 0.25) -> list[Rule]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from headrace.instrument.events import LEVELS
 from headrace.local.stub import Rule, StubLLM
 from tests.support.bench import Bench, parsed
 from tests.support.engine import Engine
-from tests.support.servers import OwnRedis, own_kafka, own_redis
+from tests.support.servers import OwnRedis, own_kafka
 
 pytest_plugins = ["tests.support.fixtures"]
 
@@ -37,21 +36,6 @@ def rule(name: str, action: Any, **match: Any) -> Rule:
 def polled_within(settings: Settings, seconds: float) -> Settings:
     """A shorter max.poll.interval.ms than users may have."""
     return settings.model_copy(update={"kafka": settings.kafka.model_copy(update={"max_poll_interval_ms": int(seconds * 1000)})})
-
-
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[OwnRedis]:
-    """Give a Redis of this test's own."""
-    with own_redis(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def mine(kafka: str, redis: OwnRedis, namespace: str) -> Iterator[Bench]:
-    """Give a bench that claims in that Redis."""
-    made = Bench(kafka, redis.url, namespace)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
