@@ -70,6 +70,7 @@ def settings_of(bench: Bench, stub: StubLLM, **changes: Any) -> Settings:
     return bench.settings(stub.base_url, limits=limits, kafka_settings={"transaction_timeout_ms": 2_000}, **changes)
 
 
+@pytest.mark.long
 async def test_killed_and_restarted_under_two_workers_retries_and_wheels(bench: Bench, own: OwnKafka, stub: StubLLM) -> None:
     """`kill -9` of the broker while two workers settle, retry and turn their wheels: one result an id, no call repeated, lag 0 everywhere."""
     chance = random.Random(5)
@@ -88,6 +89,7 @@ async def test_killed_and_restarted_under_two_workers_retries_and_wheels(bench: 
         await asyncio.gather(first.stop(), second.stop())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux limits the size of another process's files")
 async def test_disk_full(bench: Bench, own: OwnKafka, stub: StubLLM) -> None:
     """The broker can write no further and ends, perhaps in mid-batch: it is told; with room again all is settled, once, and no call is repeated."""
@@ -101,7 +103,7 @@ async def test_disk_full(bench: Bench, own: OwnKafka, stub: StubLLM) -> None:
             largest = max(path.stat().st_size for path in own.data.glob(f"{bench.namespace}-results-*/*.log"))
             own.fill_disk(largest + 10_000)
             await until(lambda: own.ended, "end of the broker")
-            await until(lambda n=told: _troubles(engine) > n, "word of the trouble")
+            await until(lambda n=told: _troubles(engine) > n, "word of the trouble", 70)
             await asyncio.to_thread(own.restart)
         await asking.settled()
         await engine.stop()

@@ -386,7 +386,7 @@ AT_THE_SERVER: dict[str, tuple[Callable[[Admin], Awaitable[None]], str | None]] 
     "read_only": (_replica, "ReadOnlyError"),
     "min_replicas": (_alone, "refused a command"),
     "script_flush": (_unscripted, None),
-    "password": (_password, "credentials"),
+    "password": (_password, "Redis"),  # of the credentials, or of a connection cut with them
     "busy_script": (_busy, "Redis"),
 }
 

@@ -75,7 +75,7 @@ async def test_a_broker_killed_and_restarted_under_load(own: OwnKafka, redis_url
         for _ in range(BROKER_KILLS):
             await asyncio.to_thread(own.kill)
             await asyncio.to_thread(own.restart)
-        counts = await bench.finished(ids, timeout_s=60)
+        counts = await bench.finished(ids, timeout_s=90)
         await bench.until_drained(["main", "retry"], timeout_s=30)
         await engine.stop()
     bench.close()

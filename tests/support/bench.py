@@ -161,7 +161,15 @@ class Bench:
         def done(seen: list[Message]) -> bool:
             return wanted <= {r["request_id"] for r in map(parsed, seen) if r["status"] in final}
 
-        seen = await self.until("results", done, timeout_s)
+        try:
+            seen = await self.until("results", done, timeout_s)
+        except AssertionError as late:
+            counts = Counter((r["request_id"], r["status"]) for r in map(parsed, self.seen["results"]))
+            missing = sorted(wanted - {i for i, status in counts if status in final})
+            odd = {key: n for key, n in counts.items() if n > 1 or key[1] not in ("completed", "failed")}
+            raise AssertionError(
+                f"{late}; {len(missing)} ids without an end: {missing[:5]}; more than once, or notices: {dict(list(odd.items())[:9])}"
+            ) from None
         return Counter((r["request_id"], r["status"]) for r in map(parsed, seen))
 
     def standing(self, lane: str) -> dict[int, tuple[int, str, int]]:
@@ -176,13 +184,18 @@ class Bench:
         return {p: (tp.offset, tp.metadata or "", log_end[p]) for p, tp in committed.items()}
 
     async def until_drained(self, lanes: Sequence[str] = ("main", "retry"), timeout_s: float = 15) -> None:
-        """Until the committed offset of every partition of these lanes is the log's end, markers included."""
+        """Until the committed offset of every partition of these lanes is the log's end, markers included.
+
+        Twice in a row, with the same ends: what one lane hands on while the others are looked at belongs to none of them.
+        """
         deadline = time.monotonic() + timeout_s
+        before: object = None
         while True:
             standings = {lane: await asyncio.to_thread(self.standing, lane) for lane in lanes}
             behind = {(lane, p): (at, end) for lane, by in standings.items() for p, (at, _, end) in by.items() if max(at, 0) != end}
-            if not behind:
+            if not behind and standings == before:
                 return
+            before = standings
             assert all(at <= end for at, end in behind.values()), f"committed beyond the log's end: {behind}"
             assert time.monotonic() < deadline, f"still behind: {behind}"
             await asyncio.sleep(0.1)
