@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tests.support.relay import Reader, Relay, Writer
 
 PRODUCE, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 0, 24, 25, 26, 28
 _Chooser = Callable[[int], bool]
 
 
-class Proxy:
+class Proxy(Relay):
     """`async with Proxy("127.0.0.1:19092") as proxy:`; clients are given `proxy.bootstrap`.
 
     Asked with the api key of each request: `cut_before` breaks the connection instead of passing the request on, `cut_after`
@@ -24,35 +25,17 @@ class Proxy:
 
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.rsplit(":", 1)
-        self._host, self._port = host, int(port)
-        self._open: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(host, int(port))
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self.refusing = False
         self.cut_before: _Chooser | None = None
         self.cut_after: _Chooser | None = None
-        self.cuts = 0
         self.client = ""
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = int(self._server.sockets[0].getsockname()[1])
-        self.bootstrap = f"127.0.0.1:{self.port}"
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._server.close()
-        self.cut()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def cut(self) -> None:
-        """Break every connection now; new ones are taken unless `refusing`."""
-        self.cuts += 1
-        for writer in list(self._open):
-            writer.transport.abort()
+    @property
+    def bootstrap(self) -> str:
+        """The way through it."""
+        return f"127.0.0.1:{self.port}"
 
     def freeze(self) -> None:
         """Pass nothing on, in neither direction; connections stay."""
@@ -62,33 +45,12 @@ class Proxy:
         """Pass on what has waited."""
         self._flowing.set()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "a connection is a task"
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if self.refusing:
-            writer.transport.abort()
-            return
-        try:
-            broker_reader, broker_writer = await asyncio.open_connection(self._host, self._port)
-        except OSError:
-            writer.transport.abort()
-            return
-        self._open |= {writer, broker_writer}
+    def pumps(self, client: tuple[Reader, Writer], server: tuple[Reader, Writer]) -> tuple[Coroutine[Any, Any, None], ...]:
+        """Requests there, answers back."""
         doomed: set[int] = set()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._requests(reader, broker_writer, doomed))
-                group.create_task(self._answers(broker_reader, writer, doomed))
-        except* (OSError, EOFError):
-            pass  # a broken connection is what this is for
-        finally:
-            self._open -= {writer, broker_writer}
-            writer.transport.abort()
-            broker_writer.transport.abort()
+        return self._requests(client[0], server[1], doomed), self._answers(server[0], client[1], doomed)
 
-    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, doomed: set[int]) -> None:
+    async def _requests(self, reader: Reader, writer: Writer, doomed: set[int]) -> None:
         while True:
             frame = await _frame(reader)
             api, _, correlation = struct.unpack_from(">hhi", frame, 4)
@@ -102,7 +64,7 @@ class Proxy:
             writer.write(frame)
             await writer.drain()
 
-    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, doomed: set[int]) -> None:
+    async def _answers(self, reader: Reader, writer: Writer, doomed: set[int]) -> None:
         while True:
             frame = await _frame(reader)
             await self._flowing.wait()
@@ -123,7 +85,7 @@ class Proxy:
         return frame
 
 
-async def _frame(reader: asyncio.StreamReader) -> bytes:
+async def _frame(reader: Reader) -> bytes:
     head = await reader.readexactly(4)
     return head + await reader.readexactly(struct.unpack(">i", head)[0])
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Coroutine
+from typing import Any
 from urllib.parse import urlsplit
 
 import hiredis
 
+from tests.support.relay import Reader, Relay, Writer
 
-class RedisLink:
+
+class RedisLink(Relay):
     """`async with RedisLink(redis_url) as link:`; clients are given `link.url`.
 
     `late_s` delays each command. While `deaf`, what comes is swallowed, and a connection that lost a byte so stays dead, as a
@@ -19,59 +21,24 @@ class RedisLink:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._host, self._port, self._path = parts.hostname or "127.0.0.1", parts.port or 6379, parts.path
-        self._open: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(parts.hostname or "127.0.0.1", parts.port or 6379)
+        self._path = parts.path
         self.late_s = 0.0
         self.deaf = False
         self.saying: str | None = None
-        self.cuts = self.commands = self.swallowed = 0
+        self.commands = self.swallowed = 0
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
-        self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}{self._path}"
-        return self
+    @property
+    def url(self) -> str:
+        """The way through it."""
+        return f"redis://127.0.0.1:{self.port}{self._path}"
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._server.close()
-        self.cut()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def cut(self) -> None:
-        """Break every connection now; new ones are taken."""
-        self.cuts += 1
-        for writer in list(self._open):
-            writer.transport.abort()
-
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
-        except OSError:
-            writer.transport.abort()
-            return
-        self._open |= {writer, server_writer}
+    def pumps(self, client: tuple[Reader, Writer], server: tuple[Reader, Writer]) -> tuple[Coroutine[Any, Any, None], ...]:
+        """Commands there, answers back."""
         dead = asyncio.Event()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._commands(reader, writer, server_writer, dead))
-                group.create_task(self._answers(server_reader, writer, dead))
-        except* (OSError, EOFError):
-            pass  # a broken connection is what this is for
-        finally:
-            self._open -= {writer, server_writer}
-            writer.transport.abort()
-            server_writer.transport.abort()
+        return self._commands(*client, server[1], dead), self._answers(server[0], client[1], dead)
 
-    async def _commands(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: asyncio.StreamWriter, dead: asyncio.Event
-    ) -> None:
+    async def _commands(self, reader: Reader, writer: Writer, server: Writer, dead: asyncio.Event) -> None:
         parser = hiredis.Reader()
         while data := await reader.read(1 << 16):
             if self.deaf or dead.is_set():
@@ -83,7 +50,7 @@ class RedisLink:
                 await self._command(command, writer, server)
         raise EOFError
 
-    async def _command(self, command: Any, writer: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+    async def _command(self, command: Any, writer: Writer, server: Writer) -> None:
         self.commands += 1
         if self.late_s:
             await asyncio.sleep(self.late_s)
@@ -93,7 +60,7 @@ class RedisLink:
         server.write(hiredis.pack_command(tuple(command)))
         await server.drain()
 
-    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dead: asyncio.Event) -> None:
+    async def _answers(self, reader: Reader, writer: Writer, dead: asyncio.Event) -> None:
         while data := await reader.read(1 << 16):
             if self.deaf or dead.is_set():
                 dead.set()

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from headrace import errors
 from headrace.attempt import HANDLER_S, Attempts, GuardedLlm, TargetShut
-from headrace.clock import Clock
 from headrace.config import ProviderSettings, Settings
 from headrace.envelope import Attempt, Job, Record, Request, Response, Trail
 from headrace.errors import CallFailed, ErrorClass, Failure
@@ -23,23 +22,13 @@ from headrace.llm.client import Target
 from headrace.outcome import Completed, Dead, Deferred, Outcome, Retry
 from headrace.pauses import Pauses
 from headrace.schedule import CLOCKS_APART_MS
+from tests.support.clock import HandClock
 
 NOW = 1_800_000_000_000
 DAY_MS = 86_400_000
 REQUEST = Request(request_id="r", body={"model": "m"})
 ANSWER = Response(b"{}", provider="openai")
 TARGET = Target("openai", "m", "k1")
-
-
-class HandClock(Clock):
-    """A clock that moves when told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at_ms = NOW
-
-    def now_ms(self, *, monotonic_s: float | None = None) -> int:
-        return self.at_ms
 
 
 class FakeLlm:
@@ -66,7 +55,7 @@ class Bench:
     def __init__(
         self, *script: Response | BaseException, by: Callable[[Request, Context], Awaitable[Any]] = call_model, **settings: Any
     ) -> None:
-        self.clock = HandClock()
+        self.clock = HandClock(NOW)
         self.told: list[str] = []
         self.settings = Settings(**settings)
         self.llm = FakeLlm(*script)

@@ -10,7 +10,6 @@ import pytest
 
 from headrace.admission import Admission, Ends, Go, Gone, Ready
 from headrace.claims import Answer, Claim, Held, MarkState, Unreadable
-from headrace.clock import Clock
 from headrace.envelope import Attempt, Job, Position, Record, Response, Trail
 from headrace.errors import ErrorClass, Failure, KafkaUnavailable, StoreLost
 from headrace.guard import Guard
@@ -19,6 +18,7 @@ from headrace.guard.marks import Marks, mark_of
 from headrace.guard.waiters import claim_of
 from headrace.outcome import Completed, Dead, Deferred, Degraded, Dropped, Duplicate, Moved, Noted, Outcome, Retry, Settlement
 from headrace.store.memory import MemoryStore
+from tests.support.clock import HandClock
 
 START_MS = 1_790_000_000_000
 CALL = Attempt(None, 12, "openai")
@@ -27,21 +27,6 @@ FAILURE = Failure(ErrorClass.TIMEOUT, "the call took too long", status_code=None
 COMPLETED = Completed(Response(b'{"id":1}\n{}', provider="openai", usage={"total_tokens": 3}), (CALL,), START_MS, 12)
 DEAD = Dead(FAILURE, START_MS, (FAILED,))
 RETRY = Retry(FAILURE, (FAILED,), START_MS + 5_000, 60_000, START_MS)
-
-
-class HandClock(Clock):
-    """A clock that moves when told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at_ms = START_MS
-        self.synced_with: list[float] = []
-
-    def now_ms(self, *, monotonic_s: float | None = None) -> int:
-        return self.at_ms
-
-    def sync(self, server_ms: float, *, monotonic_s: float | None = None) -> None:
-        self.synced_with.append(server_ms)
 
 
 class FakeCommitted:
@@ -90,7 +75,7 @@ class Bench:
     """Two workers' guards over one store."""
 
     def __init__(self, on_outage: Literal["pause", "continue"] = "pause") -> None:
-        self.clock = HandClock()
+        self.clock = HandClock(START_MS)
         self.store = MemoryStore(lambda: self.clock.at_ms)
         self.committed = FakeCommitted()
         self.revoked: set[tuple[Position, int]] = set()

@@ -12,7 +12,6 @@ import pytest
 
 from headrace.admission import Admission, Ends, Go, Gone, Ready
 from headrace.assignment import Assignment
-from headrace.clock import Clock
 from headrace.envelope import Attempt, Job, Record, Response, Trail
 from headrace.errors import ErrorClass, Failure
 from headrace.flow import Flow
@@ -20,20 +19,12 @@ from headrace.offsets import Tracker
 from headrace.outcome import Completed, Dead, Deferred, Duplicate, Moved, Outcome, Settlement
 from headrace.pipeline import Lane, Pipeline
 from headrace.waiting import ByDueTime, InOrder, Waiting
+from tests.support.clock import HandClock
 
 NOW = 1_800_000_000_000
 A, B = ("main", 0), ("main", 1)
 DONE = Completed(Response(b"{}"), (Attempt(None, 1, "p"),), NOW, 1)
 DUPLICATE = Duplicate("completed", NOW, NOW)
-
-
-class HandClock(Clock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.at_ms = NOW
-
-    def now_ms(self, *, monotonic_s: float | None = None) -> int:
-        return self.at_ms
 
 
 class FakeAdmission:
@@ -101,7 +92,7 @@ class Bench:
     """A pipeline whose calls end when told."""
 
     def __init__(self, *, schedule: Waiting | None = None, concurrency: int = 4, unsettled: int = 1_000) -> None:
-        self.clock, self.flow, self.admission, self.settler = HandClock(), Flows(), FakeAdmission(), FakeSettler()
+        self.clock, self.flow, self.admission, self.settler = HandClock(NOW), Flows(), FakeAdmission(), FakeSettler()
         self.assignment = Assignment()
         self.epochs = self.assignment.assigned([A, B], None)
         for tp, epoch in self.epochs.items():

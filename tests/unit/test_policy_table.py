@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pytest
 
 from headrace.attempt import Attempts
-from headrace.clock import Clock
 from headrace.config import DEFAULT_POLICIES, Settings
 from headrace.envelope import Job, Record, Request, Response, Trail
 from headrace.errors import CallFailed, ErrorClass, Failure
@@ -19,6 +18,7 @@ from headrace.outcome import Dead, Deferred, Outcome, Retry, Settlement
 from headrace.outputs import Outputs
 from headrace.pauses import Pauses
 from headrace.trail import read_trail
+from tests.support.clock import HandClock
 
 E = ErrorClass
 NOW = 1_800_000_000_000
@@ -36,15 +36,6 @@ class Life(NamedTuple):
     @property
     def gaps_ms(self) -> list[int]:
         return [o.due_ms - o.failed_at_ms for o in self.outcomes if isinstance(o, Retry)]
-
-
-class HandClock(Clock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.at_ms = NOW
-
-    def now_ms(self, *, monotonic_s: float | None = None) -> int:
-        return self.at_ms
 
 
 class FailingLlm:
@@ -67,7 +58,7 @@ def live(error_class: ErrorClass, *, seed: int = 1, most: int = 500, retry_after
 
     async def run() -> Life:
         settings = Settings()
-        clock = HandClock()
+        clock = HandClock(NOW)
         llm = FailingLlm(Failure(error_class, "m", called=True, retry_after_ms=retry_after_ms, provider="openai"))
         pauses = Pauses(settings.pause, [TARGET])
         attempts = Attempts(settings, call_model, llm, pauses, clock, tell=lambda *_: None, rng=random.Random(seed))  # type: ignore[arg-type]
