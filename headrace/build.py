@@ -16,7 +16,7 @@ from headrace.dlq.alerts import build_alerts
 from headrace.errors import ConfigError, StoreLost, StoreUnavailable
 from headrace.handler import load_handler
 from headrace.instrument import Tell
-from headrace.lane import Shared, groups
+from headrace.lane import Shared, calls_models, groups
 from headrace.llm import Llm
 from headrace.loading import missing_keys
 from headrace.pauses import Pauses
@@ -30,7 +30,7 @@ ALERTS_S = 5.0
 @asynccontextmanager
 async def built(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> AsyncIterator[Shared]:
     """config → checks → build. Raises ConfigError, with every fault of one kind, before anything is read."""
-    calls = tuple(lanes) != ("dlq",)
+    calls = calls_models(lanes)
     handler = load_handler(settings.handler)
     if calls and (keyless := missing_keys(settings)):
         raise ConfigError(keyless)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 import orjson
@@ -93,5 +94,5 @@ class Gauges:
         if marks and standing is not None:
             while marks and (standing.in_flight == 0 or (len(marks) > 1 and marks[1][0] <= standing.frontier)):
                 marks.popleft()
-        stamps = [oldest for _, oldest in marks or ()] or [stamp for message in list(stash)[:1] if (stamp := message.timestamp()[1]) > 0]
+        stamps = [oldest for _, oldest in marks or ()] or [stamp for message in islice(stash, 1) if (stamp := message.timestamp()[1]) > 0]
         return min(stamps, default=None)

@@ -64,6 +64,11 @@ class Shared:
     retention_ms: Mapping[str, int] = field(default_factory=dict)
 
 
+def calls_models(lanes: Sequence[str]) -> bool:
+    """Whether any of these lanes handles requests: the dead-letter lane needs neither a model nor Redis."""
+    return tuple(lanes) != ("dlq",)
+
+
 def group_of(settings: Settings, lane: str) -> str:
     """The consumer group of a lane."""
     return f"{settings.namespace}.{lane}"

@@ -21,7 +21,7 @@ from headrace.instrument import Hook, Tell, tell_all
 from headrace.instrument.crash import words_of
 from headrace.instrument.log import LogHook
 from headrace.instrument.progress import Progress
-from headrace.lane import LANES, RunningLane, Shared, failed_by_itself, groups
+from headrace.lane import LANES, RunningLane, Shared, calls_models, failed_by_itself, groups
 from headrace.loading import load_all
 from headrace.oversight import Oversight
 from headrace.parked import Parked, counter
@@ -107,7 +107,7 @@ class _Process:
             "started",
             {"lanes": list(self._names), "incarnation": self._shared.incarnation, "instance": self._settings.instance},
         )
-        recovering = asyncio.create_task(self._shared.recovery.run()) if tuple(self._names) != ("dlq",) else None
+        recovering = asyncio.create_task(self._shared.recovery.run()) if calls_models(self._names) else None
         waiter = asyncio.create_task(stop.wait())
         watcher = asyncio.create_task(_died(wheels))
         everything: set[asyncio.Task[Any]] = {waiter, watcher, *tasks, *([recovering] if recovering else [])}
@@ -127,7 +127,7 @@ class _Process:
     def _beside(self, lanes: Sequence[RunningLane]) -> Iterator[Coroutine[Any, Any, None]]:
         """What runs once a process, beside its lanes."""
         shared = self._shared
-        if tuple(self._names) != ("dlq",):
+        if calls_models(self._names):
             yield SharedPauses(shared.pauses, shared.store, shared.clock, tell=self._tell).run()
         for lane in lanes:
             if lane.name == "main":

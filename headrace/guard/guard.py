@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
-import tenacity
-
 from headrace.admission import Admission, Ends, Go, Gone, Ready, ended
 from headrace.claims import Answered, Claim, Conflict, Copy, Granted, Taken, UnknownReplay, Unreadable, Wait
 from headrace.clock import Clock
@@ -16,7 +14,7 @@ from headrace.errors import KafkaUnavailable, StoreLost, StoreUnavailable
 from headrace.guard.handover import UnreadableOutcome, load_outcome
 from headrace.guard.holdings import Holdings
 from headrace.guard.marks import Marks, Tell
-from headrace.guard.outage import Gate, Outage
+from headrace.guard.outage import Gate, Outage, until_taken
 from headrace.guard.waiters import Committed, Waiters, claim_of, place_of
 from headrace.outcome import Outcome, Settlement
 from headrace.store import ClaimStore
@@ -155,9 +153,7 @@ class Guard:
 
         What is never written, time or the offsets make good: a mark by the committed offset, a hand-over by another call.
         """
-        async for attempt in tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type((StoreUnavailable, StoreLost)), wait=tenacity.wait_random_exponential(0.1, max=1.0)
-        ):
+        async for attempt in until_taken():
             with attempt:
                 try:
                     await self._marks.flush()

@@ -13,6 +13,12 @@ from headrace.guard.marks import Tell
 from headrace.store import ClaimStore
 
 
+def until_taken() -> tenacity.AsyncRetrying:
+    """Tries for as long as Redis is away, or is being restored."""
+    wait = tenacity.wait_random_exponential(0.1, max=1.0)
+    return tenacity.AsyncRetrying(retry=tenacity.retry_if_exception_type((StoreUnavailable, StoreLost)), wait=wait)
+
+
 class Gate(Protocol):
     """Whether claims may be granted: not while marks that Redis lost are restored."""
 
@@ -54,9 +60,7 @@ class Outage:
         """The answers, however long they take; None: we go on without."""
         if self.goes_on:
             return None
-        async for attempt in tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type((StoreUnavailable, StoreLost)), wait=tenacity.wait_random_exponential(0.1, max=1.0)
-        ):
+        async for attempt in until_taken():
             with attempt:
                 await self._gate.until_open()
                 try:

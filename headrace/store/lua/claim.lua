@@ -23,8 +23,6 @@ local function grant(key, tail)
   return 'O'
 end
 
-local FIELDS = '^([^|]*)|([^|]*)|(%d+)|([^|]*)|([^|]*)|()'
-
 local function decide(key, tail, replay)
   local held = call('GET', key)
   if not held then -- it expired under our eyes

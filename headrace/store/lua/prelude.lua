@@ -14,6 +14,9 @@ local function stamp(ms)
   return string.format('%013d', ms)
 end
 
+-- A tail's five fields, and where what follows it begins.
+local FIELDS = '^([^|]*)|([^|]*)|(%d+)|([^|]*)|([^|]*)|()'
+
 -- A value that is not of this form was written by another version.
 local FORM = '^[cawds]|%d%d%d%d%d%d%d%d%d%d%d%d%d|%d%d%d%d%d%d%d%d%d%d%d%d%d|[^|]*|[^|]*|%d+|[^|]*|[^|]*|'
 

@@ -17,8 +17,8 @@ local function decide(key, tail)
     call('SETRANGE', key, 2, string.sub(head, 3, 29))
     return 'G'
   end
-  local position, origin, hop, token = string.match(held, '^([^|]*)|([^|]*)|(%d+)|([^|]*)|', TAIL)
-  local _, my_origin, my_hop = string.match(tail, '^([^|]*)|([^|]*)|(%d+)|')
+  local position, origin, hop, token = string.match(held, FIELDS, TAIL)
+  local _, my_origin, my_hop = string.match(tail, FIELDS)
   if tonumber(since) < began or (origin == my_origin and tonumber(my_hop) > tonumber(hop)) then
     call('SET', key, head .. tail, 'PX', ARGV[2])
     return 'G'

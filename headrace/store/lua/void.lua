@@ -5,7 +5,7 @@ for i = 2, #KEYS do
   local state = held and string.sub(held, 1, 1)
   answers[i] = 0
   if state == 'c' or state == 'a' then
-    local position, token = string.match(held, '^([^|]*)|[^|]*|%d+|([^|]*)|', TAIL)
+    local position, _, _, token = string.match(held, FIELDS, TAIL)
     if position == ARGV[i * 2 - 2] and token == ARGV[i * 2 - 1] then
       call('DEL', KEYS[i])
       answers[i] = 1
