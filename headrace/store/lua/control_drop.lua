@@ -1,0 +1,9 @@
+-- KEYS: epoch (not looked at), the hash of orders. ARGV: fields. Returns now and, for each, whether it was there.
+local call = redis.call
+local time = call('TIME')
+local answers = {time[1] * 1000 + math.floor(time[2] / 1000)}
+for i = 1, #ARGV do
+  answers[i + 1] = call('HDEL', KEYS[2], ARGV[i])
+end
+call('HINCRBY', KEYS[2], 'version', 1)
+return answers
