@@ -26,6 +26,7 @@ LEVELS: Mapping[str, str] = {
     "thread_turns": "info",
     "retention_near": "error",
     "watchdog_failed": "error",
+    "metrics_failed": "error",
     # reading
     "group_protocol": "info",
     "assigned": "info",
@@ -38,6 +39,7 @@ LEVELS: Mapping[str, str] = {
     "pause_failed": "warning",
     "lane_paused": "warning",
     "lane_resumed": "info",
+    "parked": QUIET,
     "parked_unknown": "warning",
     # settling
     "settled": QUIET,
@@ -80,6 +82,19 @@ LEVELS: Mapping[str, str] = {
     "target_shut": "warning",
     "target_reopened": "info",
     "pauses_not_shared": "warning",
+    "endpoint_ejected": "warning",
+    "endpoint_returned": "info",
+    "key_changed": "info",
+    "key_unreadable": "error",
+    # operators' orders
+    "paused_by_operator": "warning",
+    "resumed_by_operator": "info",
+    "cancelled_by_operator": "warning",
+    "cancellation_ended": "info",
+    "cancellations_unknown": "warning",
+    "controls_not_read": "warning",
+    "controls_restored": "error",
+    "heartbeat_unwritten": "warning",
     # wheels
     "wheels_assigned": "info",
     "wheels_moved": QUIET,
@@ -93,6 +108,10 @@ LEVELS: Mapping[str, str] = {
     "alert_failed": "error",
     "alert_refused": "error",
     "alerts_unsent": "error",
+    "letters_counting": "info",
+    "letters_counted": "info",
+    "letters_unfollowed": "warning",
+    "letters_unlooked": QUIET,
     # telling itself
     "hook_failed": "error",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
@@ -10,19 +11,29 @@ from typing import Any, TextIO
 
 import structlog
 
-from headrace.instrument import crash
+from headrace.errors import ConfigError
+from headrace.instrument import crash, foreign
 from headrace.instrument.events import LEVELS, QUIET
 
 OF_PARTITIONS = frozenset({"assigned", "revoked", "partition_lost"})
 EVENT_WIDTH = 22
+FORMATS = ("json", "console")
+LEVEL_NAMES = ("debug", "info", "warning", "error")
 _ASKED_FOR = frozenset({"stop"})  # a lane that is being stopped pauses first
 _CLEARER = {("wheels_assigned", "wheels"): "timing_wheels_owned"}
 
 
-def configure(*, stream: TextIO | None = None, level: str = "info", json: bool | None = None) -> None:
-    """Log to `stream` (stderr), as JSON unless it is a terminal. The openai and aiohttp loggers are kept above DEBUG: they print requests."""
+def configure(
+    *, stream: TextIO | None = None, level: str | None = None, json: bool | None = None, env: Mapping[str, str] | None = None
+) -> None:
+    """Log to `stream` (stderr): what is not given is HEADRACE_LOG_FORMAT's and HEADRACE_LOG_LEVEL's, else JSON unless it is a terminal, at info.
+
+    Lines of the standard library's loggers come the same way; those of clients that print requests from WARNING on only. Raises ConfigError.
+    """
     out = stream or sys.stderr
-    as_json = not out.isatty() if json is None else json
+    said_format, said_level = _said(os.environ if env is None else env)
+    level = level or said_level or "info"
+    as_json = json if json is not None else said_format == "json" if said_format else not out.isatty()
     renderer: Any = (
         structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event_to=EVENT_WIDTH)
     )
@@ -39,8 +50,20 @@ def configure(*, stream: TextIO | None = None, level: str = "info", json: bool |
         cache_logger_on_first_use=False,
     )
     crash.install()
-    for name in ("openai", "aiohttp", "httpx", "asyncio"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    foreign.install(level)
+
+
+def _said(env: Mapping[str, str]) -> tuple[str, str]:
+    """What the environment says of format and level; empty where it says nothing."""
+    found, faults = [], []
+    for name, known in (("HEADRACE_LOG_FORMAT", FORMATS), ("HEADRACE_LOG_LEVEL", LEVEL_NAMES)):
+        value = env.get(name, "").strip().lower()
+        if value and value not in known:
+            faults.append(f"{name}: {value[:32]!r} is none of {', '.join(known)}")
+        found.append(value)
+    if faults:
+        raise ConfigError(faults)
+    return found[0], found[1]
 
 
 def _stamp(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

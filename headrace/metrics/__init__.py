@@ -1,0 +1,1 @@
+"""What a worker tells Prometheus: every metric's definition, where its numbers come from, and the page that shows them."""
