@@ -5,74 +5,51 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-import time
 
 import orjson
 
 from headrace import errors
 from headrace.clock import Clock
 from headrace.config import Settings
+from headrace.context import Context, Contexts
 from headrace.deadline import Deadlines
 from headrace.envelope import Attempt, Job, Request, Response
 from headrace.errors import CallFailed, ErrorClass, Failure
-from headrace.handler import Context, Handler, call_model
+from headrace.guarded import Ended, GuardedLlm, TargetShut, staying_classes
+from headrace.handler import Handler, call_model, decisive
 from headrace.instrument import Tell
+from headrace.instrument.about import about
 from headrace.llm import Llm, classify_exception
 from headrace.outcome import Completed, Dead, Deferred, Outcome, Retry
 from headrace.pauses import Pauses
-from headrace.policy import GiveUp, RetryAt, decide
+from headrace.policy import GiveUp, NextLink, RetryAt, decide
 from headrace.redact import mask, without_echo
 from headrace.schedule import CLOCKS_APART_MS
+from headrace.shared_controls import Cancelled, Judging, Paused, Uncontrolled
+from headrace.trail import plain_model
 
 HANDLER_S = 300.0  # for a user's handler, where handler_timeout_s is not set
+STORE_AWAY_MS = 5_000  # a request that cannot go on without Redis is asked for again after this, and has spent nothing
 SPREAD = 0.2  # deferred requests come back over this share of their pause, not all at once
-
-
-class TargetShut(errors.HeadraceError):
-    """The target is paused: nothing was sent. `until_ms` is its reopening, epoch ms."""
-
-    def __init__(self, until_ms: int) -> None:
-        super().__init__("the target is paused")
-        self.until_ms = until_ms
-
-
-class GuardedLlm:
-    """The client a handler gets: checks the pauses before each call, and reports to them after it."""
-
-    def __init__(self, llm: Llm, pauses: Pauses, clock: Clock, attempt: int, timeout_s: float) -> None:
-        self._llm = llm
-        self._pauses = pauses
-        self._clock = clock
-        self._attempt = attempt
-        self._timeout_s = timeout_s
-
-    async def call(self, request: Request) -> Response:
-        """One call. Raises CallFailed, TargetShut."""
-        target = self._llm.target_of(request)
-        now_ms = self._clock.now_ms()
-        if not self._pauses.may_call(target, now_ms):
-            raise TargetShut(self._pauses.shut_until(target, now_ms) or now_ms)
-        try:
-            response = await self._llm.call(request, attempt=self._attempt, timeout_s=self._timeout_s)
-        except CallFailed as error:
-            if error.failure.error_class in (ErrorClass.QUOTA_EXHAUSTED, ErrorClass.AUTH):
-                self._pauses.shut(target, error.failure, self._clock.now_ms())
-            else:
-                self._pauses.abandoned(target, now_ms)
-            raise
-        except BaseException:
-            self._pauses.abandoned(target, now_ms)
-            raise
-        self._pauses.succeeded(target, now_ms)
-        return response
 
 
 class Attempts:
     """Turns a job into its outcome, for the main and the retry lane alike."""
 
     def __init__(
-        self, settings: Settings, handler: Handler, llm: Llm, pauses: Pauses, clock: Clock, *, tell: Tell, rng: random.Random | None = None
+        self,
+        settings: Settings,
+        handler: Handler,
+        llm: Llm,
+        pauses: Pauses,
+        clock: Clock,
+        *,
+        tell: Tell,
+        rng: random.Random | None = None,
+        contexts: Contexts | None = None,
+        controls: Judging | None = None,
     ) -> None:
+        self._controls = controls or Uncontrolled()
         self._settings = settings
         self._handler = handler
         self._llm = llm
@@ -81,7 +58,10 @@ class Attempts:
         self._tell = tell
         self._rng = rng or random.Random()  # noqa: S311  jitter, no secret
         self._timeout_s = longest_s(settings)
+        self._staying = staying_classes(settings)
         self._deadlines = Deadlines()
+        self._contexts = contexts or Contexts(clock)
+        self._monotonic = self._contexts.monotonic
         self._longest_ms = int(settings.limits.longest_delay_s * 1000)
 
     async def __call__(self, job: Job) -> Outcome:
@@ -90,35 +70,51 @@ class Attempts:
         ended = self._without_a_call(job, now_ms)
         if ended is not None:
             return ended
+        if self._controls.active and (ordered := await self._ordered(job)) is not None:
+            return ordered
         request, trail = job.request, job.trail
         assert request is not None, "a job without a request has a fault"
         left_s = self._timeout_s if trail.deadline_at_ms is None else min(self._timeout_s, (trail.deadline_at_ms - now_ms) / 1000)
-        began = time.monotonic()
+        began = self._monotonic()
         number = trail.retry_count + 1
-        context = Context(GuardedLlm(self._llm, self._pauses, self._clock, number, left_s), number, left_s)
+        llm = GuardedLlm(self._llm, self._pauses, self._clock, number, left_s, trail.attempts, staying=self._staying)
         try:
             if self._handler is call_model:  # the client's own timer ends the one call it makes; a second one would cost 2 µs a record
-                response = await call_model(request, context)
+                response = await llm.call(request)
             else:
-                with self._deadlines.within(left_s):
-                    response = checked(await self._handler(request, context))
+                with self._deadlines.within(left_s), about(request.request_id, trail.traceparent, number):
+                    response = checked(await decisive(self._handler(request, Context(self._contexts, job, llm, number, left_s))))
         except TargetShut as shut:
-            return self._deferred(job, shut.until_ms, "target shut")
+            return self._deferred(job, self._controls.spaced(shut.until_ms), "target shut")
         except errors.Delay as delay:
             return self._deferred(job, int(delay.until.timestamp() * 1000), "the handler asked for a delay", spread=0)
+        except (errors.StoreUnavailable, errors.StoreLost, errors.NotHeld) as error:  # ctx.once had to give up waiting
+            return self._deferred(job, self._clock.now_ms() + STORE_AWAY_MS, str(error))
         except errors.Dead as dead:
-            failure = _without_echo(Failure(ErrorClass.INTERNAL, mask(str(dead)), code="handler_dead", called=True), request)
-            attempt = Attempt(failure.error_class.value, _ms_since(began), "")
+            failure = _without_echo(Failure(ErrorClass.INTERNAL, mask(str(dead)), code=dead.code, called=True), request)
+            attempt = Attempt(failure.error_class.value, self._ms_since(began), "")
             return Dead(failure, self._clock.now_ms(), (attempt,), trail.elapsed_ms + attempt.latency_ms)
         except asyncio.CancelledError as error:
             if _told_to_stop():
                 raise
-            return self._failed(job, _failure(error, left_s), _ms_since(began))
+            return self._failed(job, _failure(error, left_s), self._ms_since(began))
         except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a handler raises becomes an outcome, sys.exit() included
-            return self._failed(job, _failure(error, left_s), _ms_since(began))
-        latency_ms = _ms_since(began)
-        attempt = Attempt(None, latency_ms, response.provider or "")
+            return self._failed(job, _failure(error, left_s), self._ms_since(began), llm.ended)
+        latency_ms = self._ms_since(began)
+        attempt = Attempt(None, latency_ms, response.provider or "", plain_model(response.model or ""))
         return Completed(response, (attempt,), self._clock.now_ms(), latency_ms)
+
+    def _ms_since(self, began: float) -> int:
+        return round((self._monotonic() - began) * 1000)
+
+    async def _ordered(self, job: Job) -> Outcome | None:
+        """What operators have ordered for it."""
+        match await self._controls.judge(job):
+            case Cancelled(failure):
+                return Dead(failure, self._clock.now_ms(), elapsed_ms=job.trail.elapsed_ms)
+            case Paused(until_ms):
+                return self._deferred(job, until_ms, "paused by an operator")
+        return None
 
     def _without_a_call(self, job: Job, now_ms: int) -> Outcome | None:
         """What ends a job before it costs anything."""
@@ -135,9 +131,11 @@ class Attempts:
             return Deferred(due_ms, "next_retry_at is ahead")
         return None
 
-    def _failed(self, job: Job, failure: Failure, latency_ms: int) -> Outcome:
+    def _failed(self, job: Job, failure: Failure, latency_ms: int, ended: Ended | None = None) -> Outcome:
         now_ms = self._clock.now_ms()
         assert job.request is not None, "only a request is called for"
+        if ended is None or ended.failure is not failure:
+            ended = Ended(failure, goes_on=False, reopens_ms=None)  # the handler's own, or an earlier call's
         failure = _without_echo(failure, job.request)
         decision = decide(
             failure,
@@ -148,22 +146,20 @@ class Attempts:
             deadline_ms=job.trail.deadline_at_ms,
             longest_delay_ms=self._longest_ms,
             rng=self._rng,
+            goes_on=ended.goes_on,
         )
-        attempts = (Attempt(failure.error_class.value, latency_ms, failure.provider or ""),)
+        attempt = Attempt(failure.error_class.value, latency_ms, failure.provider or "", plain_model(failure.model or ""))
         match decision:
             case RetryAt():
-                return Retry(decision.failure, attempts, decision.due_ms, decision.elapsed_ms, now_ms)
+                return Retry(decision.failure, (attempt,), decision.due_ms, decision.elapsed_ms, now_ms)
+            case NextLink():
+                return Retry(decision.failure, (dataclasses.replace(attempt, left=True),), now_ms, decision.elapsed_ms, now_ms)
             case GiveUp():
-                return Dead(decision.failure, now_ms, attempts if failure.called else (), decision.elapsed_ms)
+                return Dead(decision.failure, now_ms, (attempt,) if failure.called else (), decision.elapsed_ms)
             case _:
-                return self._shut(job, failure, now_ms)
-
-    def _shut(self, job: Job, failure: Failure, now_ms: int) -> Outcome:
-        """Quota or credentials: nobody can use this target, so the request waits and has spent nothing."""
-        assert job.request is not None, "only a request is called for"
-        until_ms = self._pauses.shut_until(self._llm.target_of(job.request), now_ms)
-        first_ms = int(self._settings.pause.first_s * 1000)
-        return self._deferred(job, until_ms or now_ms + first_ms, failure.error_class.value)
+                # Quota or credentials: nobody can use this target, so the request waits and has spent nothing.
+                first_ms = int(self._settings.pause.first_s * 1000)
+                return self._deferred(job, ended.reopens_ms or now_ms + first_ms, failure.error_class.value)
 
     def _deferred(self, job: Job, due_ms: int, reason: str, *, spread: float = SPREAD) -> Deferred:
         now_ms = self._clock.now_ms()
@@ -223,9 +219,5 @@ def longest_s(settings: Settings) -> float:
     """How long an attempt may take. One call may take what its provider allows; a handler of the user's may make several."""
     if settings.handler_timeout_s is not None:
         return settings.handler_timeout_s
-    call_s = settings.providers[0].timeout_s
+    call_s = max(provider.longest_s() for provider in settings.providers)
     return call_s if settings.handler is None else max(HANDLER_S, call_s)
-
-
-def _ms_since(began: float) -> int:
-    return round((time.monotonic() - began) * 1000)

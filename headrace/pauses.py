@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 from headrace.config import PauseSettings
 from headrace.errors import ErrorClass, Failure
+from headrace.pause import Held, Pause, Scope, Shuttable
+
+__all__ = ["MODELS", "Held", "Pause", "Pauses", "Scope", "Shuttable"]
 
 # A probe whose end nobody reported stops blocking the target after this: longer than a call may take.
 PROBE_LAPSE_MS = 90_000
@@ -18,40 +20,16 @@ LONGEST_MS = 86_400_000
 # Model names come from records: this many shut models are remembered and shared, the soonest to reopen is forgotten first.
 # What is forgotten costs a call that is refused again, and no attempt.
 MODELS = 200
+CODE_CHARS = 64
 _FORBIDDEN = 403
-
-
-class Shuttable(Protocol):
-    """What is called: a provider, a model of it, and the key it is called with (by its id)."""
-
-    @property
-    def provider(self) -> str: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def key_id(self) -> str: ...
-
-
-class Scope(NamedTuple):
-    """How much is shut: one model of a key, or, with `model` None, everything this key opens."""
-
-    provider: str
-    key_id: str
-    model: str | None
-
-
-class Pause(NamedTuple):
-    """A scope that is shut until `until_ms` (epoch ms); `length_ms` doubles with every failed reopening."""
-
-    scope: Scope
-    until_ms: int
-    length_ms: int
 
 
 @dataclass(slots=True)
 class _Shut:
     until_ms: int
     length_ms: int
+    error_class: str = ""
+    code: str = ""
     probe_lapses_ms: int | None = None
     probe_sent_ms: int = 0
 
@@ -84,13 +62,32 @@ class Pauses:
         *,
         probe_lapse_ms: int = PROBE_LAPSE_MS,
         tell: Callable[[str, dict[str, object]], None] = _silent,
+        held: Held | None = None,
     ) -> None:
+        self._held = held
         self._first_ms = round(settings.first_s * 1000)
         self._cap_ms = round(settings.cap_s * 1000)
         self._configured = frozenset(_key_scope(target) for target in configured)
         self._probe_lapse_ms = probe_lapse_ms
         self._tell = tell
         self._shut: dict[Scope, _Shut] = {}
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is shut or held back, so that every call may go out."""
+        return not self._shut and (self._held is None or not self._held.active)
+
+    def configure(self, configured: Iterable[Shuttable]) -> None:
+        """These are the targets now. What a key has shut that nobody has any more is forgotten: a new key is not the old one."""
+        before, self._configured = self._configured, frozenset(_key_scope(target) for target in configured)
+        gone = {(scope.provider, scope.key_id) for scope in before - self._configured}
+        for scope in [scope for scope in self._shut if (scope.provider, scope.key_id) in gone]:
+            del self._shut[scope]
+            self._tell("target_reopened", {"provider": scope.provider, "key_id": scope.key_id})
+
+    def why_shut(self, target: Shuttable, now_ms: int) -> str | None:
+        """The error class that shut the target; None if it is open, or held back by an operator alone."""
+        return next((shut.error_class for _, shut in self._of(target) if shut.closed(now_ms)), None)
 
     def shut(self, target: Shuttable, failure: Failure, now_ms: int) -> bool:
         """Shut what this failure shows to be unusable; True the first time, when someone must be told.
@@ -104,12 +101,13 @@ class Pauses:
             return False
         length_ms = min(known.length_ms * 2, self._cap_ms) if known else min(self._first_ms, self._cap_ms)
         asked_ms = min(failure.retry_after_ms or 0, LONGEST_MS)
-        self._put(Pause(scope, now_ms + max(length_ms, asked_ms), length_ms))
+        why = failure.error_class.value
+        self._put(Pause(scope, now_ms + max(length_ms, asked_ms), length_ms, why, (failure.code or "")[:CODE_CHARS]))
         self._tell(
             "target_shut",
             {
                 "provider": scope.provider, "key_id": scope.key_id, "scope": "key" if scope.model is None else "model",
-                "error_class": failure.error_class.value, "pause_ms": length_ms, "again": known is not None,
+                "error_class": why, "code": failure.code, "pause_ms": length_ms, "again": known is not None,
             },
         )  # fmt: skip
         return known is None
@@ -119,6 +117,8 @@ class Pauses:
 
         Who was answered True must report back: `succeeded`, `shut`, or `abandoned` where the call proved nothing.
         """
+        if self._held is not None and self._held.holds(target.provider, target.model, now_ms):
+            return False
         if not self._shut:
             return True
         known = [shut for _, shut in self._of(target)]
@@ -132,9 +132,10 @@ class Pauses:
     def shut_until(self, target: Shuttable, now_ms: int) -> int | None:
         """When the target may be asked for again (epoch ms); None if `may_call` would say yes."""
         closed = [shut for _, shut in self._of(target) if shut.closed(now_ms)] if self._shut else []
-        if not closed:
-            return None
-        return max(shut.until_ms if now_ms < shut.until_ms else now_ms + PROBE_WAIT_MS for shut in closed)
+        ends = [shut.until_ms if now_ms < shut.until_ms else now_ms + PROBE_WAIT_MS for shut in closed]
+        if self._held is not None and (back_ms := self._held.back_ms(target.provider, target.model, now_ms)) is not None:
+            ends.append(back_ms)
+        return max(ends, default=None)
 
     def succeeded(self, target: Shuttable, sent_ms: int | None = None) -> None:
         """A call sent at `sent_ms` got its answer: what it was probing is open again. One from before the pause opens nothing."""
@@ -153,9 +154,20 @@ class Pauses:
 
     def all_shut(self, now_ms: int) -> bool:
         """Whether every configured key is shut, so that the lane has nobody to call. Shut models do not count."""
-        if not self._shut or not self._configured:
+        held = self._held if self._held is not None and self._held.active else None
+        if (not self._shut and held is None) or not self._configured:
             return False
-        return all((shut := self._shut.get(scope)) is not None and shut.closed(now_ms) for scope in self._configured)
+        return all(
+            ((shut := self._shut.get(scope)) is not None and shut.closed(now_ms))
+            or (held is not None and held.holds(scope.provider, None, now_ms))
+            for scope in self._configured
+        )
+
+    def all_held(self, now_ms: int) -> bool:
+        """Whether operators hold back every configured provider."""
+        if self._held is None or not self._held.active or not self._configured:
+            return False
+        return all(self._held.holds(scope.provider, None, now_ms) for scope in self._configured)
 
     def __contains__(self, scope: Scope) -> bool:
         """Whether it was shut and has not been found open since."""
@@ -163,7 +175,11 @@ class Pauses:
 
     def snapshot(self, now_ms: int) -> list[Pause]:
         """What is shut at this moment, to be shared with other processes. Probes are not shared: each process has one."""
-        return [Pause(scope, shut.until_ms, shut.length_ms) for scope, shut in self._shut.items() if now_ms < shut.until_ms]
+        return [
+            Pause(scope, shut.until_ms, shut.length_ms, shut.error_class, shut.code)
+            for scope, shut in self._shut.items()
+            if now_ms < shut.until_ms
+        ]
 
     def merge(self, pauses: Iterable[Pause], now_ms: int) -> list[Scope]:
         """Take over what others have shut; the longer pause wins. Returns the scopes that were open here. Never reopens.
@@ -182,7 +198,7 @@ class Pauses:
             if known is None:
                 news.append(pause.scope)
             length_ms = max(pause.length_ms, known.length_ms if known else 0)
-            self._put(Pause(pause.scope, min(pause.until_ms, now_ms + LONGEST_MS), min(length_ms, self._cap_ms)))
+            self._put(pause._replace(until_ms=min(pause.until_ms, now_ms + LONGEST_MS), length_ms=min(length_ms, self._cap_ms)))
         return news
 
     def _of(self, target: Shuttable) -> Iterator[tuple[Scope, _Shut]]:
@@ -194,7 +210,7 @@ class Pauses:
     def _put(self, pause: Pause) -> None:
         if pause.scope not in self._shut and len(self._shut) >= MODELS:
             self._forget_one()
-        self._shut[pause.scope] = _Shut(pause.until_ms, pause.length_ms)
+        self._shut[pause.scope] = _Shut(pause.until_ms, pause.length_ms, pause.error_class, pause.code)
 
     def _forget_one(self) -> None:
         """A model, or else a key of another process that nobody here calls with; never a configured key."""

@@ -42,13 +42,21 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class NextLink:
+    """The next link of the model's chain is called, at once. `elapsed_ms` is the new sum; nothing is waited for."""
+
+    failure: Failure
+    elapsed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShutTarget:
     """The target cannot be used by anyone: pause it and defer the request. No attempt is spent."""
 
     failure: Failure
 
 
-Decision = RetryAt | GiveUp | ShutTarget
+Decision = RetryAt | NextLink | GiveUp | ShutTarget
 
 
 class _Attempt(NamedTuple):
@@ -67,25 +75,32 @@ def decide(
     deadline_ms: int | None,
     longest_delay_ms: int,
     rng: random.Random,
+    goes_on: bool = False,
 ) -> Decision:
-    """What follows from this failure of a call that took `latency_ms` (DESIGN §5).
+    """What follows from this failure of a call that took `latency_ms` (DESIGN §5). `goes_on`: the chain has a further link.
 
     `policy.calls` bounds the calls spent on the request so far, this one included, under the class of the present
-    failure; calls that were only rate limited do not count, since they are bounded by time alone. A provider's
-    `x-should-retry: false` ends a request; `true` is heard only for `invalid_request`, the class of 4xx replies we
-    know nothing about, and grants it what a server error may cost.
+    failure; those at links it has left do not count, for each link has its own, nor do calls that were only rate
+    limited, since they are bounded by time alone. A provider's `x-should-retry: false` ends a request, or a link;
+    `true` is heard only for `invalid_request`, the class of 4xx replies we know nothing about, and grants it what a
+    server error may cost.
     """
     if failure.error_class in _SHUTS_TARGET:
         return ShutTarget(failure)
-    calls, elapsed_ms = trail.retry_count + 1, trail.elapsed_ms + max(0, latency_ms)
+    calls, elapsed_ms = trail.retry_count + 1 - _calls_left_behind(trail), trail.elapsed_ms + max(0, latency_ms)
     if failure.should_retry and failure.error_class is ErrorClass.INVALID_REQUEST and policy.calls == 1:
         policy = DEFAULT_POLICIES[ErrorClass.SERVER_ERROR]
+    counted = _counted(trail) + 1
+    onwards = _onwards(failure, policy, counted, elapsed_ms) if goes_on else None
+    if onwards is not None:
+        return onwards
     if failure.should_retry is False:
         return _give_up(failure, elapsed_ms, "the provider asks not to retry")
-    counted = _counted(trail) + 1
     if policy.calls is not None and counted >= policy.calls:
         return _give_up(failure, elapsed_ms, f"after {counted} calls" if counted > 1 else None)
     backoff_ms = _backoff_ms(failure, policy, calls, rng)
+    if goes_on and policy.fallback == "exhausted" and backoff_ms > longest_delay_ms:
+        return NextLink(failure, elapsed_ms)
     bound = _bound_met(policy, elapsed_ms + backoff_ms, backoff_ms, now_ms, deadline_ms, longest_delay_ms)
     if bound is not None:
         return _give_up(failure, elapsed_ms, bound)
@@ -98,11 +113,32 @@ def window_s(policy: ClassPolicy, calls: int) -> float:
     return wait(cast("RetryCallState", _Attempt(calls)))
 
 
+def _onwards(failure: Failure, policy: ClassPolicy, counted: int, elapsed_ms: int) -> NextLink | None:
+    """On to the next link, if this class lets it now. What bounds the request as a whole bounds it here too."""
+    if policy.fallback == "never" or (policy.in_all_s is not None and elapsed_ms > policy.in_all_s * 1000):
+        return None
+    spent = failure.should_retry is False or (policy.calls is not None and counted >= policy.calls)
+    return NextLink(failure, elapsed_ms) if spent or policy.fallback == "at_once" else None
+
+
 def _counted(trail: Trail) -> int:
-    """Calls spent before that a bound on calls counts. Of those the trail no longer names, none; of those it never named, all."""
+    """Calls spent before that a bound on calls counts, at the links not left yet.
+
+    Of those the trail no longer names, none; of those it never named, all, while it has left no link.
+    """
     named = trail.attempts
-    unnamed = max(0, trail.retry_count - len(named)) if len(named) < LAST_ATTEMPTS else 0
-    return unnamed + sum(attempt.error_class != ErrorClass.RATE_LIMITED for attempt in named)
+    left = _left(trail)
+    unnamed = max(0, trail.retry_count - len(named)) if len(named) < LAST_ATTEMPTS and not left else 0
+    return unnamed + sum(one.error_class != ErrorClass.RATE_LIMITED and (one.provider, one.model) not in left for one in named)
+
+
+def _calls_left_behind(trail: Trail) -> int:
+    left = _left(trail)
+    return min(trail.retry_count, sum((one.provider, one.model) in left for one in trail.attempts)) if left else 0
+
+
+def _left(trail: Trail) -> set[tuple[str, str]]:
+    return {(one.provider, one.model) for one in trail.attempts if one.left}
 
 
 def _backoff_ms(failure: Failure, policy: ClassPolicy, calls: int, rng: random.Random) -> int:

@@ -20,10 +20,16 @@ from headrace.errors import ConfigError, Exit, HeadraceError
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "up": ("headrace.cli.local", "up", "Start Kafka, Redis and a stub LLM on this machine."),
     "demo": ("headrace.cli.local", "demo", "The main job on a stack of its own, with faults, every request accounted for."),
+    "config": ("headrace.cli.config", "app", "Show the configuration, check it, and print its reference."),
     "topics": ("headrace.cli.topics", "app", "Compare the broker's topics with topics.yaml, and apply the difference."),
     "produce": ("headrace.cli.produce", "produce", "Send requests from a JSONL file or stdin."),
+    "load": ("headrace.cli.load", "load", "Send a synthetic load at a steady rate, and measure."),
     "worker": ("headrace.cli.worker", "worker", "Run lanes: main, retry, dlq or all."),
     "dlq": ("headrace.cli.dlq", "app", "Dead letters: count, list, show and replay them."),
+    "status": ("headrace.cli.status", "status", "The fleet on one screen: lag, workers, pauses, dead letters, Redis."),
+    "pause": ("headrace.cli.control", "pause", "Call nothing of a provider, model, agent, channel or id, fleet-wide."),
+    "resume": ("headrace.cli.control", "resume", "End a pause, or take back a cancellation."),
+    "cancel": ("headrace.cli.control_cancel", "cancel", "End requests without a call."),
     "audit": ("headrace.cli.audit", "run", "Check from the topics alone that every promise was kept."),
     "stub-llm": ("headrace.cli.local", "stub_llm", "An OpenAI-compatible server with scripted faults."),
 }

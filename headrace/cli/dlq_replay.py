@@ -64,7 +64,7 @@ def replay_letters(
     """Send dead letters back to the main topic. A dry run until --execute.
 
     Key, value and the producer's headers stay as they were; attempts start again at 0, at once. Of one request only
-    the newest dead letter is sent. Undecodable and too large ones only if --class names them, cut ones never.
+    the newest dead letter is sent. Undecodable, too large and cancelled ones only if --class names them, cut ones never.
 
     Replaying the same letter again in another run is harmless: the second is settled as a duplicate, without a call.
     """

@@ -28,16 +28,31 @@ def produce(
     ] = "refuse",
     check: Annotated[bool, typer.Option("--check", help="Only judge the lines; send nothing, ask no broker.")] = False,
     json: Annotated[bool, typer.Option("--json", help="NDJSON: a line per bad or repeated line, then a summary.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Also gather the results, as JSONL.")] = False,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where --wait writes them; stdout, and not to be resumed, if not given.")
+    ] = None,
+    order: Annotated[Literal["input", "arrival"], typer.Option(help="--wait: in the input's order, or as they come.")] = "input",
+    timeout: Annotated[
+        float | None, typer.Option(metavar="S", min=0.1, help="--wait: seconds in all; what has no end by then is said to be unanswered.")
+    ] = None,
+    look_back: Annotated[
+        bool, typer.Option("--look-back", help="--wait: look through all of llm_results for earlier ends before sending.")
+    ] = False,
 ) -> None:
     """Judge every line as the workers will, then send them to the main topic, keyed by request id.
 
     Sending the same file again is safe: a request id is settled once. Exit codes: 0 all sent (--check: all good);
     4 some lines were bad and skipped, or not taken by the broker; 5 lines are bad, and nothing was sent; 3 no lines;
     1 the broker cannot be reached; 2 the file or the configuration is wrong; 130 interrupted, and how many were sent.
+
+    With --wait: 0 all completed; 4 some were not, and each of them is a line with its error. The same command again goes
+    on where it was interrupted (130, 1) or timed out (4): what was sent is not sent again, what was answered not asked again.
     """
     from headrace import produce as work
     from headrace.loading import load
 
+    _fit(wait=wait, check=check, json=json, output=output, timeout=timeout, look_back=look_back)
     settings = load()
     limit = _limit(settings, check=check)
     try:
@@ -56,9 +71,28 @@ def produce(
             source.seek(0)
             if work.stamp(source) != before:
                 raise typer.BadParameter(f"{file} changed while it was read; nothing was sent")
+            if wait:
+                from headrace.cli.produce_wait import Options, gather
+
+                raise typer.Exit(int(gather(source, found, settings, limit, Options(output, order, timeout, look_back, json))))
             sent, failed, interrupted = _send(source, found, settings, limit)
     _summary(found, sent=sent, failed=failed, json=json, check=check)
     raise typer.Exit(int(_exit(found, refused=refused, failed=failed, interrupted=interrupted)))
+
+
+def _fit(*, wait: bool, check: bool, json: bool, output: Path | None, timeout: float | None, look_back: bool) -> None:
+    """Raises ConfigError for options that do not go together."""
+    from headrace.errors import ConfigError
+
+    faults = []
+    if not wait and (output is not None or timeout is not None or look_back):
+        faults.append("--output, --timeout and --look-back: are for --wait; add it, or leave them out")
+    if wait and check:
+        faults.append("--wait and --check: nothing is sent, so nothing would come; keep one")
+    if wait and json and output is None:
+        faults.append("--json with --wait: needs --output, since stdout would get both")
+    if faults:
+        raise ConfigError(faults)
 
 
 def _exit(found: Survey, *, refused: bool, failed: int, interrupted: bool) -> Exit:

@@ -75,6 +75,26 @@ def show(*, json: Json = False) -> None:
     raise typer.Exit(int(Exit.USAGE if facts.faults else Exit.DONE))
 
 
+@app.command()
+def acls(
+    part: Annotated[str, typer.Argument(metavar="PART", help="main, retry, dlq, produce, client, apply, replay, audit or status.")],
+    *,
+    user: Annotated[str, typer.Option(metavar="NAME", help="Whom to allow it: the principal without `User:`.")] = "headrace",
+    json: Json = False,
+) -> None:
+    """Print the smallest rights a part needs, as arguments of Kafka's own kafka-acls.sh, a line each. Asks no broker."""
+    from headrace.loading import load
+    from headrace.topics.rights import PARTS, command, rights_of
+
+    if part not in PARTS:
+        raise typer.BadParameter(f"known: {', '.join(PARTS)}", param_hint="PART")
+    for right in rights_of(part, load()):
+        if json:
+            _line({"principal": f"User:{user}", **dataclasses.asdict(right)})
+        else:
+            sys.stdout.write(f"{command(right, user)}\n")
+
+
 def _apply(replicas: int | None, *, execute: bool, json: bool) -> None:
     from headrace.loading import load
     from headrace.topics import Topics, compare

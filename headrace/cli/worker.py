@@ -22,10 +22,14 @@ def worker(
         list[LaneName], typer.Argument(metavar="LANE", help="main, retry, dlq, or all: each lane has its own consumer group.")
     ],
     handler: Annotated[str | None, typer.Option(metavar="NAME", help="package.module:function instead of one call to the model.")] = None,
-    json: Annotated[bool | None, typer.Option("--json/--no-json", help="JSON log lines; by default unless stderr is a terminal.")] = None,
+    json: Annotated[
+        bool | None,
+        typer.Option("--json/--no-json", help="JSON log lines; by default HEADRACE_LOG_FORMAT, else unless stderr is a terminal."),
+    ] = None,
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
-    ] = "info",
+        Literal["debug", "info", "warning", "error"] | None,
+        typer.Option(metavar="LEVEL", help="debug, info, warning or error; by default HEADRACE_LOG_LEVEL, else info."),
+    ] = None,
 ) -> None:
     """Run one lane or several in this process, until SIGTERM or Ctrl-C.
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from time import monotonic
+from typing import NamedTuple
 
-import orjson
-
-from headrace import __version__
-from headrace.config import ProviderSettings
+from headrace.config import LinkSettings, ProviderSettings
 from headrace.envelope import Request, Response
-from headrace.errors import CallFailed, ErrorClass, Failure
+from headrace.errors import CallFailed, Failure
+from headrace.instrument import Tell, silent
+from headrace.llm.azure import path_of, root_of
+from headrace.llm.balance import Balance
+from headrace.llm.body import asked_model, encode
+from headrace.llm.chain import Chains, Route
 from headrace.llm.direct import DirectTransport
+from headrace.llm.endpoint import Endpoint, EndpointState, Key, discreet
 from headrace.llm.errors import classify_reply
-from headrace.llm.transport import Call, Transport
-from headrace.redact import MESSAGE_BYTES, clip, mask
+from headrace.llm.health import checks_of
+from headrace.llm.keys import Keys
+from headrace.llm.transport import Call, Reply, Transport
+from headrace.redact import MESSAGE_BYTES, clip
 
-_MODEL_BYTES = 256
-_SECRET_CHARS = 6  # a shorter header is a word that stands anywhere
+_SPOTS = 64  # models' names come from callers
 
 
 class Target(NamedTuple):
@@ -32,45 +35,33 @@ class Target(NamedTuple):
     key_id: str
 
 
-class Upstream(NamedTuple):
-    """A configured provider, ready to be called: its transport, and the headers every call carries."""
+class Spot(NamedTuple):
+    """Where one call goes: the endpoint, and the target as it is now, with the key the call will carry."""
 
-    settings: ProviderSettings
-    transport: Transport
-    headers: dict[str, str]
-    key_id: str
-
-    def discreet(self, text: bytes) -> bytes:
-        """The text without this provider's key and headers, whatever they look like: a provider may say what it was given."""
-        given = [self.settings.api_key, *self.settings.headers.values()]
-        for secret in [one.get_secret_value() for one in given if one is not None]:
-            if len(secret) >= _SECRET_CHARS:
-                text = text.replace(secret.encode("utf-8", "surrogateescape"), b"<hidden>")
-        return text
+    endpoint: Endpoint
+    target: Target
 
 
-def key_id_of(provider: ProviderSettings) -> str:
-    """Eight hex digits that tell keys apart; `none` without a key."""
-    if provider.api_key is None:
-        return "none"
-    return hashlib.sha256(provider.api_key.get_secret_value().encode()).hexdigest()[:8]
+Open = Callable[[Target], bool]
 
 
-def transport_for(provider: ProviderSettings, *, pool: int) -> Transport:
-    """The transport a provider's configuration names, with `pool` connections."""
+def transport_for(provider: ProviderSettings, base_url: str, *, pool: int) -> Transport:
+    """The transport a provider's configuration names, to one of its addresses, with `pool` connections."""
+    if provider.kind == "azure":
+        base_url = root_of(base_url)
     if provider.transport == "direct":
-        return DirectTransport(provider.base_url, pool=pool)
+        return DirectTransport(base_url, pool=pool)
     # Imported here: the SDK costs a second of start-up that `direct` need not pay.
     from headrace.llm.sdk import SdkTransport
 
-    return SdkTransport.to(provider.base_url, pool=pool)
+    return SdkTransport.to(base_url, pool=pool)
 
 
 class Llm:
     """Calls the model. Built once per process; `pool` bounds the calls on the wire, the rest queue before their timer.
 
-    `now_ms` is the worker's clock, for Retry-After dates. `transport` replaces the configured one (a user's own
-    client). One provider for now: the first; `_upstream_of` is where a chain would choose.
+    `now_ms` is the worker's clock, for Retry-After dates. `transport` replaces the configured ones (a user's own client).
+    `models` are the chains. `run` watches keys and endpoints; without it they are as they were at the start.
     """
 
     def __init__(
@@ -80,88 +71,149 @@ class Llm:
         pool: int,
         now_ms: Callable[[], int],
         transport: Transport | None = None,
+        models: Mapping[str, Sequence[LinkSettings]] | None = None,
+        tell: Tell = silent,
     ) -> None:
-        self._upstreams = tuple(
-            Upstream(one, transport or transport_for(one, pool=pool), _headers(one), key_id_of(one)) for one in providers[:1]
-        )
+        self._chains = Chains(providers, models or {})
+        used = self._chains.providers
+        self._upstreams = {one.name: _balance(one, pool, transport, tell) for one in providers if one.name in used}
+        self._spots: dict[Route, Spot] = {}
         self._now_ms = now_ms
         # Waiting for a connection must not eat a call's own time, nor look like the provider's slowness.
         self._connections = asyncio.Semaphore(pool)
+        self.keys = Keys(self._endpoints(), tell=tell, changed=self._rekeyed)
+        self._checks = [check for balance in self._upstreams.values() for check in checks_of(balance)]
+        self.on_new_keys: list[Callable[[Sequence[Target]], None]] = []
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """The configured targets: each provider with its default model."""
-        return tuple(Target(up.settings.name, up.settings.default_model, up.key_id) for up in self._upstreams)
+        """The configured targets: each provider that is called, with its default model, by each of its keys."""
+        targets = (target for route in self._chains.defaults() for target in self.targets_of(route))
+        return tuple(dict.fromkeys(targets))
+
+    def targets_of(self, route: Route) -> Iterator[Target]:
+        """Everything a link can be called as: one for each of the provider's keys."""
+        ids = dict.fromkeys(one.key.key_id for one in self._upstreams[route.provider].endpoints)
+        return (Target(route.provider, route.model, key_id) for key_id in ids)
 
     def target_of(self, request: Request) -> Target:
-        """Who would be called for this request."""
-        upstream = self._upstream_of(request)
-        return Target(upstream.settings.name, _model_of(request, upstream), upstream.key_id)
+        """Who would be called first for this request."""
+        return next(self.targets_of(self.routes(request)[0]))
+
+    def routes(self, request: Request) -> tuple[Route, ...]:
+        """The chain of the model this request asks for."""
+        return self._chains.routes(asked_model(request.body))
+
+    def pick(self, routes: Sequence[Route], is_open: Open | None = None) -> Spot | None:
+        """Where the next call goes: the first link with an endpoint that works and whose key `is_open`; else the first that is open at all."""
+        if is_open is None and (known := self._spots.get(routes[0])) is not None and not known.endpoint.down:
+            return known
+        for choose in (Balance.pick, Balance.any):
+            for route in routes:
+                endpoint = choose(self._upstreams[route.provider], None if is_open is None else _usable(route, is_open))
+                if endpoint is not None:
+                    return self._spot(endpoint, route)
+        return None
+
+    def _spot(self, endpoint: Endpoint, route: Route) -> Spot:
+        spot = Spot(endpoint, Target(route.provider, route.model, endpoint.key.key_id))
+        if self._upstreams[route.provider].single:  # nothing will be chosen there: the same spot until its key changes
+            if len(self._spots) >= _SPOTS:
+                self._spots.clear()
+            self._spots[route] = spot
+        return spot
 
     async def call(self, request: Request, *, attempt: int, timeout_s: float) -> Response:
+        """One call to the first link of the chain that has an endpoint. As `send`."""
+        spot = self.pick(self.routes(request))
+        assert spot is not None, "nothing is shut here"
+        return await self.send(spot, request, attempt=attempt, timeout_s=timeout_s)
+
+    async def send(self, spot: Spot, request: Request, *, attempt: int, timeout_s: float) -> Response:
         """One call. `timeout_s` runs from sending to the last byte. Raises CallFailed; `attempt` counts from 1."""
-        upstream = self._upstream_of(request)
-        settings, model = upstream.settings, _model_of(request, upstream)
+        endpoint, target = spot
+        key, balance = endpoint.key, self._upstreams[target.provider]
+        call = self._call(endpoint, target, request, attempt, timeout_s)
+        endpoint.in_flight += 1
+        if not balance.single:
+            balance.begins(endpoint)
+        end: Response | Failure | None = None
         try:
-            call = Call(
-                request.endpoint,
-                _encode(request.body, settings.default_model),
-                upstream.headers | {"Idempotency-Key": request.request_id, "X-Headrace-Attempt": str(attempt)},
-                min(timeout_s, settings.timeout_s),
-                min(settings.connect_timeout_s, settings.timeout_s),
-            )
             async with self._connections:
-                reply = await upstream.transport.send(call)
+                reply = await endpoint.transport.send(call)
+            end = self._read(reply, request.endpoint, target, key)
         except CallFailed as error:
-            message = clip(upstream.discreet(error.failure.message.encode()).decode(), MESSAGE_BYTES)
-            raise CallFailed(replace(error.failure, message=message, provider=settings.name, model=model)) from None
-        classify = partial(classify_reply, endpoint=request.endpoint, provider=settings.name, model=model, now_ms=self._now_ms())
-        answer = classify(reply)
-        if isinstance(answer, Response):
-            return answer
-        discreet = classify(reply._replace(body=upstream.discreet(reply.body)))
-        raise CallFailed(discreet if isinstance(discreet, Failure) else answer)
+            message = clip(discreet(error.failure.message.encode(), key).decode(), MESSAGE_BYTES)
+            end = replace(error.failure, message=message, provider=target.provider, model=target.model)
+        finally:
+            endpoint.in_flight -= 1
+            if not balance.single:
+                balance.ended(endpoint, end, whole=call.timeout_s >= endpoint.server.timeout_s)
+        if isinstance(end, Failure):
+            raise CallFailed(end)
+        return end
+
+    def endpoints(self) -> tuple[EndpointState, ...]:
+        """How every endpoint stands: for metrics and status."""
+        now_s = monotonic()
+        return tuple(endpoint.state(now_s) for endpoint in self._endpoints())
+
+    async def run(self) -> None:
+        """Watch key files and ask endpoints for their health, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            if self.keys:
+                group.create_task(self.keys.run(), name="keys")
+            for check in self._checks:
+                group.create_task(check.run(), name="health")
+
+    @property
+    def watches(self) -> bool:
+        """Whether `run` has anything to do."""
+        return bool(self.keys or self._checks)
 
     async def close(self) -> None:
         """Close every connection; idempotent."""
-        for upstream in self._upstreams:
-            await upstream.transport.close()
+        for endpoint in self._endpoints():
+            await endpoint.transport.close()
 
-    def _upstream_of(self, request: Request) -> Upstream:
-        return self._upstreams[0]
+    def _call(self, endpoint: Endpoint, target: Target, request: Request, attempt: int, timeout_s: float) -> Call:
+        try:
+            body = encode(request.body, target.model)
+        except CallFailed as error:
+            raise CallFailed(replace(error.failure, provider=target.provider, model=target.model)) from None
+        server = endpoint.server
+        return Call(
+            request.endpoint,
+            body,
+            endpoint.key.headers | {"Idempotency-Key": request.request_id, "X-Headrace-Attempt": str(attempt)},
+            min(timeout_s, server.timeout_s),
+            server.connect_timeout_s,
+            path_of(endpoint.settings, request.endpoint, target.model) if endpoint.settings.kind == "azure" else None,
+        )
 
+    def _read(self, reply: Reply, endpoint: str, target: Target, key: Key) -> Response | Failure:
+        now_ms = self._now_ms()
+        answer = classify_reply(reply, endpoint, provider=target.provider, model=target.model, now_ms=now_ms)
+        if isinstance(answer, Response):
+            return answer
+        quiet = classify_reply(
+            reply._replace(body=discreet(reply.body, key)), endpoint, provider=target.provider, model=target.model, now_ms=now_ms
+        )
+        return quiet if isinstance(quiet, Failure) else answer
 
-def _headers(provider: ProviderSettings) -> dict[str, str]:
-    headers = {
-        "Content-Type": "application/json",
-        "Accept": "application/json",
-        "Accept-Encoding": "identity",
-        "User-Agent": f"headrace/{__version__}",
-    }
-    if provider.api_key is not None:
-        headers["Authorization"] = f"Bearer {provider.api_key.get_secret_value()}"
-    return headers | {name: value.get_secret_value() for name, value in provider.headers.items()}
+    def _endpoints(self) -> Iterator[Endpoint]:
+        return (endpoint for balance in self._upstreams.values() for endpoint in balance.endpoints)
 
-
-def _model_of(request: Request, upstream: Upstream) -> str:
-    model = request.body.get("model")
-    return clip(model, _MODEL_BYTES) if isinstance(model, str) and model else upstream.settings.default_model
-
-
-def _encode(body: dict[str, Any], default_model: str) -> bytes:
-    model = body.get("model")
-    if model is None:
-        body = body | {"model": default_model}
-    elif not isinstance(model, str):
-        raise _refused("model must be a string")
-    if body.get("stream") or body.get("background"):
-        raise _refused("stream and background are not possible here: one request, one answer; leave them out")
-    try:
-        return orjson.dumps(body)
-    except TypeError as error:
-        # A lone surrogate, or a number beyond 64 bits: it can never be sent, so it is never retried.
-        raise _refused(f"the body cannot be written as JSON: {error}") from None
+    def _rekeyed(self) -> None:
+        self._spots.clear()
+        for heard in self.on_new_keys:
+            heard(self.targets)
 
 
-def _refused(message: str) -> CallFailed:
-    return CallFailed(Failure(ErrorClass.INVALID_REQUEST, mask(message)))
+def _balance(provider: ProviderSettings, pool: int, transport: Transport | None, tell: Tell) -> Balance:
+    endpoints = [Endpoint(provider, at, transport or transport_for(provider, at.base_url, pool=pool)) for at in provider.servers()]
+    return Balance(provider, endpoints, tell=tell)
+
+
+def _usable(route: Route, is_open: Open) -> Callable[[Endpoint], bool]:
+    return lambda endpoint: is_open(Target(route.provider, route.model, endpoint.key.key_id))

@@ -42,6 +42,7 @@ class DirectTransport:
 
     def __init__(self, base_url: str, *, pool: int, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         self._urls = {endpoint: URL(url_of(base_url, endpoint)) for endpoint in ENDPOINTS}
+        self._base = base_url.rstrip("/")
         self._pool = pool
         self._max_body_bytes = max_body_bytes
         self._session: aiohttp.ClientSession | None = None
@@ -73,7 +74,7 @@ class DirectTransport:
         left_s = max(0.001, call.timeout_s - (monotonic() - start))
         timeout = aiohttp.ClientTimeout(total=left_s, sock_connect=call.connect_timeout_s, ceil_threshold=_NEVER_ROUND)
         data = call.body if len(call.body) < _LARGE_BODY else io.BytesIO(call.body)
-        url = self._urls[call.endpoint]
+        url = self._urls[call.endpoint] if call.path is None else URL(self._base + call.path, encoded=True)
         async with session.post(url, data=data, headers=call.headers, timeout=timeout, allow_redirects=False) as response:
             body = await self._read(response)
             return Reply(response.status, response.headers, body, round((monotonic() - start) * 1000))

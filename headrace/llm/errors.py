@@ -80,8 +80,14 @@ def class_of(status: int, signal: Signal) -> ErrorClass:
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     if 500 <= status < 600:
-        return ErrorClass.OVERLOADED if signal.says_busy() else ErrorClass.SERVER_ERROR
+        return _of_5xx(status, signal)
     return ErrorClass.INVALID_REQUEST if 400 <= status < 500 else ErrorClass.INVALID_RESPONSE
+
+
+def _of_5xx(status: int, signal: Signal) -> ErrorClass:
+    if status == 500 and signal.says_invalid():
+        return ErrorClass.INVALID_REQUEST
+    return ErrorClass.OVERLOADED if signal.says_busy() else ErrorClass.SERVER_ERROR
 
 
 def classify_exception(error: Exception) -> Failure:

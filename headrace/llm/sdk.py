@@ -6,15 +6,16 @@ Costs several times `direct`'s CPU a call; types and helpers of the SDK are not 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from functools import partial
 from http.cookiejar import DefaultCookiePolicy
 from time import monotonic
 from typing import Any
+from urllib.parse import parse_qsl
 
 import httpx2
 import openai
-import orjson
 
 from headrace.errors import CallFailed
 from headrace.llm.bounded import at_most, bind
@@ -50,7 +51,8 @@ class SdkTransport:
         # Two jars: the client's, and the one of the aiohttp session beneath, which can only be given from here.
         http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         http._transport.client = partial(open_session, pool)  # type: ignore[attr-defined]  # noqa: SLF001
-        client = openai.AsyncOpenAI(base_url=base_url, api_key="unused", max_retries=0, http_client=http)
+        base, _, query = base_url.partition("?")
+        client = openai.AsyncOpenAI(base_url=base, default_query=dict(parse_qsl(query)), api_key="unused", max_retries=0, http_client=http)
         return cls(client, own_auth=False, max_body_bytes=max_body_bytes)
 
     async def send(self, call: Call) -> Reply:
@@ -71,11 +73,11 @@ class SdkTransport:
         await self._client.close()
 
     async def _post(self, call: Call) -> httpx2.Response:
-        # A user's client may look into the body (Azure finds the deployment by it); ours need not.
-        payload: dict[str, Any] = {"body": orjson.loads(call.body)} if self._own_auth else {"content": call.body}
+        # A user's client may look into the body (Azure finds the deployment by it); ours need not. Not orjson: it rounds long integers.
+        payload: dict[str, Any] = {"body": json.loads(call.body)} if self._own_auth else {"content": call.body}
         try:
             response: httpx2.Response = await self._client.post(
-                call.endpoint.removeprefix("/v1"),
+                call.path or call.endpoint.removeprefix("/v1"),
                 cast_to=httpx2.Response,
                 options={
                     "headers": self._headers(call),

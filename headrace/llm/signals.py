@@ -45,6 +45,8 @@ _CONTEXT = re.compile(
 )
 _FILTERED = re.compile(r"content management policy|content policy", re.IGNORECASE)
 _BUSY = re.compile(r"overloaded|maximum pending requests|at capacity", re.IGNORECASE)
+# Servers in Python tell a request that does not validate as a 500 of their own (llama-cpp-python).
+_INVALID = re.compile(r"\s*\d+ validation errors?\b", re.IGNORECASE)
 _LIMIT = re.compile(r"\blimit\D{0,12}(\d[\d,]{0,15})", re.IGNORECASE)
 _REQUESTED = re.compile(r"\brequested\D{0,12}(\d[\d,]{0,15})", re.IGNORECASE)
 
@@ -74,6 +76,9 @@ class Signal:
 
     def says_busy(self) -> bool:
         return bool(_BUSY.search(self.message))
+
+    def says_invalid(self) -> bool:
+        return bool(_INVALID.match(self.message))
 
     def can_never_fit(self) -> bool:
         """A rate limit that this one request exceeds by itself ("Limit 30000, Requested 45000")."""

@@ -6,7 +6,6 @@ What a reply means is `errors`' work; which provider is called, `client`'s.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from headrace.errors import CallFailed, ErrorClass, Failure
@@ -17,15 +16,18 @@ MAX_BODY_BYTES = 16 << 20
 KEEPALIVE_S = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One POST of JSON bytes. `endpoint` is `/v1/…`; `timeout_s` ends the whole call, pool and body included."""
+class Call(NamedTuple):
+    """One POST of JSON bytes. `endpoint` is `/v1/…`; `timeout_s` ends the whole call, pool and body included.
+
+    `path` is where a server keeps that endpoint elsewhere: path and query, encoded, below the base URL.
+    """
 
     endpoint: str
     body: bytes
     headers: Mapping[str, str]
     timeout_s: float
     connect_timeout_s: float
+    path: str | None = None
 
 
 class Reply(NamedTuple):
@@ -48,8 +50,9 @@ class Transport(Protocol):
 
 
 def url_of(base_url: str, endpoint: str) -> str:
-    """The address of an endpoint: the base URL stands for `/v1`, as in the OpenAI clients."""
-    return base_url.rstrip("/") + endpoint.removeprefix("/v1")
+    """The address of an endpoint: the base URL stands for `/v1`, as in the OpenAI clients. A query of the base URL stays at the end."""
+    base, mark, query = base_url.partition("?")
+    return base.rstrip("/") + endpoint.removeprefix("/v1") + mark + query
 
 
 def out_of_time() -> CallFailed:

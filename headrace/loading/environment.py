@@ -1,4 +1,4 @@
-"""The environment variables Headrace understands, and secrets in files beside them. What they configure is `loading`'s work."""
+"""The process's variables, and secrets in files beside them. Which there are and what they set is `variables`' work."""
 
 from __future__ import annotations
 
@@ -9,55 +9,66 @@ from typing import Any
 
 import orjson
 
-from headrace.document import nearest
+from headrace.document import FieldPath, nearest
+from headrace.loading.variables import PREFIX, Variable, secrets, variables
 
-FROM_ENV: Mapping[str, tuple[str, ...]] = {
-    "HEADRACE_KAFKA_BOOTSTRAP": ("kafka", "bootstrap"),
-    "HEADRACE_KAFKA_CONFIG": ("kafka", "config"),
-    "HEADRACE_REDIS_URL": ("redis", "url"),
-    "HEADRACE_NAMESPACE": ("namespace",),
-    "HEADRACE_INSTANCE": ("instance",),
-    "HEADRACE_GRACE_S": ("grace_s",),
-    "HEADRACE_HTTP_HOST": ("http", "host"),
-    "HEADRACE_METRICS_PORT": ("http", "metrics_port"),
-    "HEADRACE_HANDLER": ("handler",),
-    "HEADRACE_TOPICS": ("topics_file",),
-    "SENTRY_DSN": ("sentry_dsn",),
-}
-SECRETS = ("HEADRACE_KAFKA_CONFIG", "HEADRACE_REDIS_URL", "OPENAI_API_KEY", "SENTRY_DSN")
-UNDERSTOOD = (
-    *FROM_ENV,
-    "HEADRACE_CONFIG",
-    "HEADRACE_DEBUG",
-    "HEADRACE_LOG_FORMAT",
-    "HEADRACE_LOG_LEVEL",
-    *(f"{name}_FILE" for name in SECRETS),
-)
 SECRET_BYTES = 64 * 1024
-_PREFIX = "HEADRACE_"
 _TEST_PREFIX = "HEADRACE_TEST_"
 # Kubernetes gives every pod the address of each service, so one named `headrace` looks like our own variables.
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
+_SHAPES: Mapping[type, tuple[str, str]] = {dict: ("an object", '{"name": "value"}'), list: ("a list", '[{"name": "value"}]')}
 
 
 class Environment:
-    """Reads variables by name; an empty one counts as not set. Faults gather in `faults`."""
+    """Reads variables by name; an empty one counts as not set. Faults gather in `faults`, and in `sources` what set which field."""
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        self._variables = variables
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._variables = given
         self.faults: list[str] = []
+        self.sources: dict[FieldPath, str] = {}
+
+    def settings(self) -> dict[str, Any]:
+        """What the variables set, as the file would hold it."""
+        data: dict[str, Any] = {}
+        for variable in variables():
+            value: Any = self.take(variable.name)
+            if value is not None and variable.container is not None:
+                value = self._json(variable, value)
+            if value is None:
+                continue
+            if (other := self.sources.get(variable.path)) is not None:
+                self.faults.append(f"{variable.name}: {other} is set too, and means the same; keep one of them")
+                continue
+            self._set(data, variable, value)
+        return data
+
+    def _set(self, data: dict[str, Any], variable: Variable, value: Any) -> None:
+        self.sources[variable.path] = variable.name
+        if isinstance(value, dict):
+            self.sources |= {(*variable.path, key): variable.name for key in value}
+        section = data
+        for part in variable.path[:-1]:
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                return  # JSON of another variable that does not fit there: the model names that fault
+        before = section.get(variable.path[-1])
+        section[variable.path[-1]] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
 
     def take(self, name: str) -> str | None:
         """The variable's value, or for a secret the content of the file that NAME_FILE names."""
         value = self._variables.get(name) or None
-        file = self._variables.get(f"{name}_FILE") if name in SECRETS else None
+        file = self._variables.get(f"{name}_FILE") if name in secrets() else None
         if not file:
             return value
         if value is not None:
             self.faults.append(f"{name}: {name}_FILE is set too; keep one of them")
             return value
         return self.secret_in(Path(file), f"{name}_FILE")
+
+    def file_of(self, name: str) -> Path | None:
+        """The file that holds a secret, where NAME_FILE names one."""
+        return Path(file) if (file := self._variables.get(f"{name}_FILE")) else None
 
     def secret_in(self, path: Path, place: str) -> str | None:
         """The content of a secret's file, without the line end that editors add."""
@@ -76,26 +87,27 @@ class Environment:
             self.faults.append(f"{place}: {path} is empty; write the secret into it")
         return value or None
 
-    def json_object(self, name: str, text: str) -> dict[str, Any] | None:
-        """A variable that holds a JSON object."""
+    def _json(self, variable: Variable, text: str) -> Any:
+        assert variable.container is not None, "asked for those that are JSON"
+        what, example = _SHAPES[variable.container]
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            self.faults.append(f'{name}: is not JSON ({error.msg.split(":")[0]} at character {error.pos}); write it as {{"name": "value"}}')
+            self.faults.append(f"{variable.name}: is not JSON ({error.msg.split(':')[0]} at character {error.pos}); write it as {example}")
             return None
-        if not isinstance(value, dict):
-            self.faults.append(f'{name}: is JSON, but not an object; write it as {{"name": "value"}}')
+        if not isinstance(value, variable.container):
+            self.faults.append(f"{variable.name}: is JSON, but not {what}; write it as {example}")
             return None
         return value
 
     def unknown(self, known: Iterable[str]) -> list[str]:
         """A fault for each HEADRACE_* variable that nothing reads: a typo would silently leave a default."""
         names = list(known)
-        endings = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
+        endings = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
         return [
-            f"{name}: no such variable{nearest(name.removeprefix(_PREFIX), endings, prefix=_PREFIX) or '; unset it'}"
+            f"{name}: no such variable{nearest(name.removeprefix(PREFIX), endings, prefix=PREFIX) or '; unset it'}"
             for name, value in sorted(self._variables.items())
-            if name.startswith(_PREFIX) and not name.startswith(_TEST_PREFIX) and name not in names and not _is_service_link(name, value)
+            if name.startswith(PREFIX) and not name.startswith(_TEST_PREFIX) and name not in names and not _is_service_link(name, value)
         ]
 
 

@@ -24,8 +24,10 @@ class ProviderOrigin:
 
 def origin(provider: ProviderSettings, base_url_from: str | None, key_from: str | None) -> ProviderOrigin:
     """The origin as text; where no key is set, that is what is said."""
-    key = (key_from or "given") if provider.api_key is not None else "none is set" + (", but headers are" if provider.headers else "")
-    return ProviderOrigin(provider.name, _bare(provider.base_url), base_url_from or "default", key)
+    keyed = any(server.api_key is not None for server in provider.servers())
+    key = (key_from or "given") if keyed else "none is set" + (", but headers are" if provider.headers else "")
+    addresses = ", ".join(_bare(server.base_url) for server in provider.servers())
+    return ProviderOrigin(provider.name, addresses, "endpoints" if provider.endpoints else base_url_from or "default", key)
 
 
 def _bare(url: str) -> str:

@@ -158,8 +158,7 @@ class Topics:
             code: KafkaError = error.args[0]
             if code.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise _Missing(what) from None
-            denied = "; the user needs DESCRIBE and DESCRIBE_CONFIGS there" if "AUTHORIZATION" in code.name() else ""
-            raise self._kafka.unavailable(f"{what}: {self._reason() or code.str()}{denied}") from None
+            raise self._kafka.unavailable(f"{what}: {self._reason() or code.str()}") from None
         except TimeoutError:
             raise self._kafka.unavailable(f"{what}: {self._reason() or 'no answer in time'}") from None
 
@@ -184,8 +183,10 @@ class Topics:
     def _remember(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  a documented name
             self._down_reports += 1
-        else:
-            self._last_error = error.str()
+            return
+        self._last_error = error.str()
+        if error.code() == KafkaError._AUTHENTICATION or "certificate" in self._last_error:
+            self._down_reports = DOWN_REPORTS  # no broker that is just restarting says that
 
 
 class _Missing(KafkaUnavailable):
@@ -197,9 +198,7 @@ def admin_client(settings: Settings, on_error: Callable[[KafkaError], None]) -> 
     try:
         return AdminClient(base_config(settings, "topics") | {"error_cb": on_error, "logger": _quiet})
     except KafkaException as error:
-        raise settings.kafka.unavailable(
-            f"the client refuses its configuration ({error.args[0].str()}); check HEADRACE_KAFKA_CONFIG"
-        ) from None
+        raise settings.kafka.unavailable(f"the client refuses its configuration ({error.args[0].str()})") from None
 
 
 def missing_line(names: Iterable[str], bootstrap: str) -> str:

@@ -54,7 +54,7 @@ def _refused_together(settings: Settings) -> list[str]:
 
 def _error(client: Callable[[dict[str, Any]], object], config: Mapping[str, Any]) -> str | None:
     try:
-        client({**config, "logger": _quiet})
+        client({name: value for name, value in config.items() if name != "oauth_cb"} | {"logger": _quiet})  # that would fetch a token
     except KafkaException as error:
         return _VALUE.sub("…", error.args[0].str().strip())
     except (TypeError, ValueError) as error:

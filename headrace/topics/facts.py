@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.config import Settings
+from headrace.errors import ConfigError
 from headrace.topics.broker import TIMEOUT_S, Topics, compare, missing_line
 from headrace.topics.file import broken_rules
+from headrace.topics.permissions import Permissions
 
 REMEDY = "run `headrace topics diff`, then `headrace topics apply --execute`"
 
@@ -26,12 +28,17 @@ class TopicFacts:
     notes: tuple[str, ...] = ()
 
 
-def check(settings: Settings, *, timeout_s: float = TIMEOUT_S) -> TopicFacts:
-    """The facts of the lanes' topics, with every fault that must stop a worker before it starts. Raises KafkaUnavailable, ConfigError."""
+def check(settings: Settings, *, parts: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> TopicFacts:
+    """The facts of the lanes' topics, with every fault that must stop a worker before it starts. Raises KafkaUnavailable, ConfigError.
+
+    ConfigError also where the broker says that its user lacks rights that these parts (`rights.PARTS`) need.
+    """
+    if parts and (missing := Permissions(settings, timeout_s=timeout_s).missing(parts)):
+        raise ConfigError(missing)
     changes, fitted, cluster = compare(settings, Topics(settings, timeout_s=timeout_s))
     found = cluster.topics
-    if missing := [shape.name for shape in fitted.values() if shape.name not in found]:
-        faults = [missing_line(missing, settings.kafka.bootstrap)]
+    if absent := [shape.name for shape in fitted.values() if shape.name not in found]:
+        faults = [missing_line(absent, settings.kafka.bootstrap)]
     else:
         have = {role: found[shape.name] for role, shape in fitted.items()}
         faults = [f"{fault}; {REMEDY}" for fault in broken_rules(have, settings.limits.longest_delay_s)]

@@ -43,6 +43,17 @@ class Groups:
         """What `apply` would set; empty where the broker knows no configuration of groups."""
         return [change for name in self._names for change in self._of(name)]
 
+    def takeover(self) -> str:
+        """The group protocol the broker has, as far as it tells, and how soon it gives away what a killed worker had."""
+        try:
+            found = self._answer(
+                self._admin.describe_configs([ConfigResource(ResourceType.GROUP, self._names[0])], request_timeout=TIMEOUT_S)
+            )
+        except (KafkaException, TimeoutError):
+            return "the broker tells nothing of groups: auto finds out whether it has KIP-848"
+        session = found.get("consumer.session.timeout.ms")
+        return f"groups by KIP-848, session time-out {session.value} ms" if session is not None else "classic groups"
+
     def apply(self, changes: list[GroupChange]) -> list[GroupChange]:
         """Set them; each with the broker's reason where it refused."""
         return [
