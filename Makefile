@@ -6,15 +6,15 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 
 BIN := .venv/bin
 STAMP := .venv/.installed
-CODE := headrace workers producers
+CODE := headrace workers producers examples
 OLD := Headrace needs Python 3.11 or later; install one, or name it: make PYTHON=/path/to/python3.12
 NO_VENV := No virtual environment could be made; on Debian and Ubuntu install the package python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check test soak bench clean
+.PHONY: help venv demo check test soak bench docs reference clean
 
 help:  ## this list
-	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 venv: $(STAMP)  ## the virtual environment, with the command `headrace` in it
 
@@ -26,7 +26,7 @@ check: $(STAMP)  ## lint, format, types, import contracts, unit tests: under a m
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict $(CODE)
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q tests/unit
+	$(BIN)/pytest -q tests/unit -n 2 --dist loadfile
 
 test: check  ## check, and every other test, against a real broker and a real Redis: three at once, since most of them wait
 	$(BIN)/pytest -q tests --ignore=tests/unit -m "not long" -n 3 --dist loadfile --reruns 1 -r R
@@ -38,8 +38,19 @@ soak: $(STAMP)  ## faults in random order for SECONDS (300) with three workers, 
 bench: $(STAMP)  ## the measurements
 	$(BIN)/python -m benchmarks
 
+docs: $(STAMP)  ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html" >&2
+
+reference: $(STAMP)  ## the generated pages of docs/ and the dashboard, made again from the code
+	$(BIN)/headrace config reference > docs/configuration.md
+	$(BIN)/python -m tests.support.acl_table > docs/acls.md
+	$(BIN)/python -m tests.support.cli_reference > docs/cli.md
+	$(BIN)/python -m headrace.metrics.reference > docs/metrics.md
+	$(BIN)/python grafana/dashboard.py > grafana/dashboards/headrace.json
+
 clean:  ## removes .venv and the caches of the tools
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -12,16 +12,20 @@ from headrace.claims import Lifetimes
 from headrace.clock import Clock
 from headrace.committed import Committed
 from headrace.config import Settings
+from headrace.controls import Controls
 from headrace.dlq.alerts import build_alerts
 from headrace.errors import ConfigError, StoreLost, StoreUnavailable
 from headrace.handler import load_handler
-from headrace.instrument import Tell
+from headrace.instrument import Tell, tell_all
 from headrace.lane import Shared, calls_models, groups
 from headrace.llm import Llm
 from headrace.loading import missing_keys
+from headrace.metrics.labels import LabelSets
+from headrace.metrics.meters import Meters
 from headrace.pauses import Pauses
 from headrace.rebuild import CompletedResults
 from headrace.recovery import Recovery
+from headrace.shared_controls import SharedControls
 from headrace.store import Store
 
 ALERTS_S = 5.0
@@ -31,10 +35,12 @@ ALERTS_S = 5.0
 async def built(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> AsyncIterator[Shared]:
     """config → checks → build. Raises ConfigError, with every fault of one kind, before anything is read."""
     calls = calls_models(lanes)
+    meters = Meters(LabelSets(settings), lanes)
+    tell = tell_all(meters, tell)
     handler = load_handler(settings.handler)
     if calls and (keyless := missing_keys(settings)):
         raise ConfigError(keyless)
-    facts = await asyncio.to_thread(topics.check, settings)
+    facts = await asyncio.to_thread(topics.check, settings, parts=lanes)
     if facts.faults:
         raise ConfigError(list(facts.faults))
     for note in facts.notes:
@@ -46,10 +52,15 @@ async def built(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> Asyn
         incarnation = secrets.token_hex(6)
         results = CompletedResults(settings, Committed(settings, groups(settings)), facts.partitions[settings.topics.main])
         recovery = Recovery(store, results, incarnation=incarnation, tell=tell)
+        controls = Controls(tell=tell)
+        shared_controls = SharedControls(controls, store.orders, clock, default_model=settings.providers[0].default_model, tell=tell)
         if calls:
             await _open(store, recovery, clock, settings, tell)
-        llm = Llm(settings.providers, pool=settings.limits.concurrency * 2, now_ms=clock.now_ms)
+            await shared_controls.refresh()
+        llm = Llm(settings.providers, pool=settings.limits.concurrency * 2, now_ms=clock.now_ms, models=settings.models, tell=tell)
         opened.push_async_callback(llm.close)
+        pauses = Pauses(settings.pause, llm.targets, probe_lapse_ms=_longest_call_ms(settings), tell=tell, held=controls)
+        llm.on_new_keys.append(pauses.configure)
         alerts = build_alerts(settings, tell=tell)
         alerts.start()
         opened.push_async_callback(alerts.close, ALERTS_S)
@@ -60,13 +71,15 @@ async def built(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> Asyn
             recovery=recovery,
             clock=clock,
             llm=llm,
-            pauses=Pauses(settings.pause, llm.targets, probe_lapse_ms=_longest_call_ms(settings), tell=tell),
+            pauses=pauses,
+            controls=shared_controls,
             handler=handler,
             alerts=alerts,
             limits=facts.max_message_bytes,
             partitions=facts.partitions,
             retention_ms=facts.retention_ms,
             tell=tell,
+            meters=meters,
         )
 
 
@@ -94,4 +107,4 @@ def _lifetimes(settings: Settings, facts: topics.TopicFacts) -> Lifetimes:
 
 def _longest_call_ms(settings: Settings) -> int:
     """A probe that has not reported by then was lost with its call."""
-    return int(max(provider.timeout_s for provider in settings.providers) * 1000) + 30_000
+    return int(max(provider.longest_s() for provider in settings.providers) * 1000) + 30_000

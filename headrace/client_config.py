@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from headrace.config import Settings
+from headrace.oauth import token_source
 
 _LOGGER = logging.getLogger("headrace.kafka")
 _UNSUPPORTED_FEATURE, _FATAL = -165, -150  # RD_KAFKA_RESP_ERR__…
@@ -24,6 +25,7 @@ def base_config(settings: Settings, role: str) -> dict[str, Any]:
         "reconnect.backoff.max.ms": 2_000,
         "topic.metadata.refresh.interval.ms": 30_000,
         **settings.kafka.config,
+        **({"oauth_cb": token_source(settings.kafka.oauth_token)} if settings.kafka.oauth_token else {}),
     }
 
 

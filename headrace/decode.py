@@ -13,6 +13,7 @@ import jiter
 import orjson
 import pydantic
 
+from headrace.bigjson import dumps
 from headrace.envelope import ENDPOINTS, Job, Record, Request, Trail
 from headrace.errors import ErrorClass, Failure
 from headrace.redact import mask
@@ -151,7 +152,7 @@ def _reasons(error: pydantic.ValidationError) -> str:
 
 def _fingerprint(endpoint: str, content: object) -> str:
     try:
-        canonical = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
+        canonical = dumps(content, sort_keys=True)
     except TypeError as error:
         raise _Fault(f"body: cannot be sent as JSON: {error}") from None
     return hashlib.blake2b(endpoint.encode() + b"\0" + canonical, digest_size=12).hexdigest()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+import orjson
 import pydantic
 
 from headrace.errors import Failure
@@ -61,11 +62,16 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One call to a model: its class (None: it succeeded), latency, and who was called."""
+    """One call to a model: its class (None: it succeeded), latency, who was called, and for which model (as `plain_model` has it).
+
+    `left`: the request goes on to the next link of its chain, and not back to this one.
+    """
 
     error_class: str | None
     latency_ms: int
     provider: str
+    model: str = ""
+    left: bool = False
 
 
 class Trail(NamedTuple):
@@ -122,7 +128,10 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A model's answer. `body` is the provider's JSON, as bytes untouched, or an object a handler made."""
+    """A model's answer. `body` is the provider's JSON, as bytes untouched, or an object a handler made.
+
+    What is read out of it (`text`, `message`, `tool_calls`, `vectors`) is read anew each time, and empty where it is not there.
+    """
 
     body: bytes | dict[str, Any]
     status_code: int = 200
@@ -131,3 +140,39 @@ class Response:
     provider_request_id: str | None = None
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
+
+    def json(self) -> dict[str, Any]:
+        """The body as an object."""
+        found = orjson.loads(self.body) if isinstance(self.body, bytes) else self.body
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The first choice's message of a chat completion, fit to be sent back in the next one's `messages`."""
+        found = self._first("choices").get("message")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def text(self) -> str:
+        """What the model said, in a chat completion, a completion or a response."""
+        if isinstance(said := self.message.get("content") or self._first("choices").get("text"), str):
+            return said
+        parts = [part for item in self._list("output") for part in item.get("content") or () if isinstance(part, dict)]
+        return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The tools the model asks for in a chat completion."""
+        return [call for call in self.message.get("tool_calls") or () if isinstance(call, dict)]
+
+    @property
+    def vectors(self) -> list[Any]:
+        """The embeddings, in the order of their inputs: lists of numbers, or base64 where that was asked for."""
+        return [item.get("embedding") for item in sorted(self._list("data"), key=lambda item: item.get("index", 0))]
+
+    def _first(self, name: str) -> dict[str, Any]:
+        return next(iter(self._list(name)), {})
+
+    def _list(self, name: str) -> list[dict[str, Any]]:
+        found = self.json().get(name)
+        return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []

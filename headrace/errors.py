@@ -8,17 +8,27 @@ HeadraceError
 ├── KafkaUnavailable     the broker cannot be reached or refused us                  (exit 1)
 ├── StoreUnavailable     Redis cannot be reached; what waits, waits
 ├── StoreLost            Redis answers, with another epoch: it may have lost data
+├── NotHeld              a handler's claim is another's by now, or was never taken
 ├── CallFailed           a call to the model failed; carries a Failure
+├── RequestRefused       a client's request that no lane would take; never sent    (also a ValueError)
+├── ClientClosed         the client was closed, or never opened
+├── ResultError          a client's request has no answer; carries its request_id
+│   ├── ResultFailed     it is a dead letter; carries class, code and message
+│   ├── ResultConflict   its request_id is known with another content
+│   ├── ResultGone       it was answered before, and the answer is no longer in llm_results
+│   └── ResultTimeout    no answer yet; it is still on its way                       (also a TimeoutError)
 └── Verdict              a handler decides by itself how a request ends
     ├── Retry            a failure that may pass: spends an attempt
     ├── Delay            not now: spends no attempt
     └── Dead             a failure that will not pass
+        └── OnceUnknown  nobody knows whether a step of it happened
 """
 
 from __future__ import annotations
 
 import enum
 import math
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -125,12 +135,54 @@ class StoreLost(HeadraceError):
     """Redis answers with another epoch than the one this worker knows: its data may be lost."""
 
 
+class NotHeld(HeadraceError):
+    """The claim under which a handler runs is not its own: another has taken over, or it went on without Redis. It waits, then runs again."""
+
+
 class CallFailed(HeadraceError):
     """A call to the model failed; `failure` says how. Raised by `ctx.llm`, and good to let through."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+class RequestRefused(HeadraceError, ValueError):
+    """A client's request that no lane would take, or whose id is in use with another content: it was not sent. The message names the field."""
+
+
+class ClientClosed(HeadraceError):
+    """The client was closed while something waited, or was used outside its `with` block."""
+
+
+class ResultError(HeadraceError):
+    """A request has no answer for its client. `request_id` is whose."""
+
+    def __init__(self, request_id: str, message: str) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+
+
+class ResultFailed(ResultError):
+    """The request is a dead letter. `error_class` and `code` say why; `message` is the provider's, masked. A replay may still answer it."""
+
+    def __init__(self, request_id: str, error_class: str, message: str, *, code: str | None = None) -> None:
+        super().__init__(request_id, f"{request_id}: {error_class}: {message}")
+        self.error_class = error_class
+        self.code = code
+        self.message = message
+
+
+class ResultConflict(ResultError):
+    """The request_id is known with another content; a changed request needs an id of its own."""
+
+
+class ResultGone(ResultError):
+    """The request was answered before, and the answer is no longer in llm_results. Sent under a new id, it costs a new call."""
+
+
+class ResultTimeout(ResultError, TimeoutError):
+    """No answer within the time given. The request is still on its way: asking again for its result is right, sending it anew harmless."""
 
 
 class Verdict(HeadraceError):
@@ -158,4 +210,20 @@ class Delay(Verdict):
 
 
 class Dead(Verdict):
-    """Give up: the request goes to the dead letters with this message."""
+    """Give up: the request goes to the dead letters with this message. `code` tells them apart: 1–64 of `A-Z a-z 0-9 . _ -`."""
+
+    def __init__(self, message: str = "the handler gave the request up", *, code: str = "handler_dead") -> None:
+        super().__init__(message)
+        if not _CODE.fullmatch(code):
+            raise ValueError("Dead(code=…) needs 1 to 64 of A-Z a-z 0-9 . _ -")
+        self.code = code
+
+
+class OnceUnknown(Dead):
+    """A step under `ctx.once` was begun and never reported back: it may have happened. Let through, it ends the request."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="once_unknown")
+
+
+_CODE = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -14,6 +14,7 @@ class Flow:
         self._most_bytes = most_bytes
         self.records = 0
         self.bytes = 0
+        self.taken_records = self.taken_bytes = 0  # since the start
         self._open = threading.Event()
         self._open.set()
 
@@ -22,6 +23,8 @@ class Flow:
         with self._lock:
             self.records += records
             self.bytes += size
+            self.taken_records += records
+            self.taken_bytes += size
             if self.records >= self._most_records or self.bytes >= self._most_bytes:
                 self._open.clear()
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from headrace.assignment import Assignment
@@ -16,6 +17,7 @@ from headrace.client_config import producer_config
 from headrace.clock import Clock
 from headrace.committed import Committed
 from headrace.config import Settings
+from headrace.context import Contexts
 from headrace.decode import decode_any, decode_main, decode_retry
 from headrace.dlq.alerts import Alerts
 from headrace.ending import together
@@ -23,18 +25,21 @@ from headrace.envelope import Job, Record
 from headrace.errors import HeadraceError
 from headrace.flow import Flow
 from headrace.guard import Guard
+from headrace.guard.waiters import claim_of
 from headrace.handler import Handler
 from headrace.instrument import Tell
 from headrace.instrument.crash import words_of
 from headrace.llm import Llm
+from headrace.metrics.meters import Meters
 from headrace.monitor import Monitor
 from headrace.outcome import Noted, Outcome, Settlement
 from headrace.outputs import Outputs
 from headrace.pauses import Pauses
-from headrace.pipeline import Admitting, Lane, Pipeline
+from headrace.pipeline import SHUT, Admitting, Lane, Pipeline
 from headrace.recovery import Recovery
 from headrace.schedule import NEAR_MS, wheels_for
 from headrace.settle import Settler
+from headrace.shared_controls import SharedControls
 from headrace.source import Source
 from headrace.store import Store
 from headrace.transaction import Transactions
@@ -42,6 +47,7 @@ from headrace.unguarded import Everybody
 from headrace.waiting import ByDueTime, InOrder, Waiting
 
 LANES = ("main", "retry", "dlq")
+HELD = "paused by an operator"
 SMALL_QUEUE_KBYTES, LARGE_QUEUE_KBYTES = 2_048, 16_384
 
 
@@ -56,11 +62,13 @@ class Shared:
     clock: Clock
     llm: Llm
     pauses: Pauses
+    controls: SharedControls
     handler: Handler
     alerts: Alerts
     limits: Mapping[str, int]
     partitions: Mapping[str, int]
     tell: Tell
+    meters: Meters
     retention_ms: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -133,13 +141,13 @@ class RunningLane:
             flow=flow,
             source=self.source,
             settler=self._settler,
-            shut=lambda: not self._may_call(),
+            shut=lambda: None if self._may_call() else self._why_shut(),
             closed=lambda: name != "dlq" and not shared.recovery.is_open,
             waits=settings.redis.on_outage == "pause",
         )
         self._admission = self._admitting()
         self.pipeline = Pipeline(
-            Lane(name, self._schedule(), _DECODERS[name], self._admission, self._conclude(), self._may_call),
+            Lane(name, self._schedule(), _DECODERS[name], self._admission, self._conclude(), self._may_call, self._why_shut),
             assignment=self.assignment,
             flow=flow,
             settler=self._settler,
@@ -243,8 +251,10 @@ class RunningLane:
         if self.name == "dlq":
             return self._note
         shared = self._shared
+        claim = partial(claim_of, incarnation=shared.incarnation, strict=self.name == "main")
         return Attempts(
-            shared.settings, shared.handler, shared.llm, shared.pauses, shared.clock, tell=shared.tell, rng=random.Random()  # noqa: S311  jitter
+            shared.settings, shared.handler, shared.llm, shared.pauses, shared.clock, tell=shared.tell, rng=random.Random(),  # noqa: S311  jitter
+            contexts=Contexts(shared.clock, shared.store.steps, claim), controls=shared.controls,
         )  # fmt: skip
 
     async def _note(self, job: Job) -> Outcome:
@@ -253,6 +263,9 @@ class RunningLane:
 
     def _may_call(self) -> bool:
         return self.name == "dlq" or not self._shared.pauses.all_shut(self._shared.clock.now_ms())
+
+    def _why_shut(self) -> str:
+        return HELD if self._shared.pauses.all_held(self._shared.clock.now_ms()) else SHUT
 
 
 _DECODERS = {"main": decode_main, "retry": decode_retry, "dlq": decode_any}

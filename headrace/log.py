@@ -170,7 +170,9 @@ class _Reader:
         consumer = self._open()
         moved_at = time.monotonic()
         while self._stops:
-            for message in consumer.consume(_BATCH, _POLL_S):
+            batch = consumer.consume(1, _POLL_S)  # more would be waited for
+            batch += consumer.consume(_BATCH, 0) if batch else []
+            for message in batch:
                 if not self._moves(message):
                     continue
                 if (record := self._record(message)) is not None:

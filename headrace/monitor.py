@@ -45,7 +45,7 @@ class Settler(Protocol):
 
 
 class Monitor:
-    """Of one lane. `shut` is whether nobody can be called, `closed` whether nothing is admitted, `waits` whether it waits for Redis.
+    """Of one lane. `shut` is why nobody can be called (None: somebody can), `closed` whether nothing is admitted, `waits` whether it waits for Redis.
 
     `sample` and `threads` may be asked from any thread, also while the lane's loop is blocked.
     """
@@ -58,7 +58,7 @@ class Monitor:
         flow: Flow,
         source: Source,
         settler: Settler,
-        shut: Callable[[], bool],
+        shut: Callable[[], str | None],
         closed: Callable[[], bool],
         waits: bool,
     ) -> None:
@@ -98,6 +98,8 @@ class Monitor:
             settled_at=self._settler.settled_at,
             joined=self._source.joined and all(standing.restored for standing in standings.values()),
             store_away=self._closed() or (self._store_away and self._waits),
+            received=self._flow.taken_records,
+            received_bytes=self._flow.taken_bytes,
         )
 
     def threads(self) -> Iterator[ThreadSample]:
@@ -112,7 +114,7 @@ class Monitor:
             yield REDIS_AWAY
         if self._closed():
             yield RESTORING
-        if self._shut():
-            yield "every target is shut"
+        if (why := self._shut()) is not None:
+            yield why
         if self._source.broker_away:
             yield "no broker can be reached"

@@ -15,7 +15,7 @@ from headrace.envelope import Attempt, Header, Job, Response, Trail
 from headrace.errors import ErrorClass, Failure
 from headrace.outcome import Completed, Dead, Deferred, Degraded, Dropped, Duplicate, Moved, Noted, Output, Retry, Settlement
 from headrace.schedule import DUE_HEADER, partition_of
-from headrace.trail import ORIGIN_HEADER, TIME_MAX_MS, dump_attempts, failure_fields, foreign_headers, trail_fields, write_trail
+from headrace.trail import ORIGIN_HEADER, TIME_MAX_MS, dump_attempts, failure_fields, foreign_headers, row_of, trail_fields, write_trail
 
 _YEAR_1_MS = -62_135_596_800_000
 _RESULT_REST = 1_024  # key, headers and framing of a result, at most
@@ -220,5 +220,4 @@ def _error(failure: Failure | None) -> dict[str, str | None] | None:
 
 
 def _attempts(trail: Trail, new: Sequence[Attempt]) -> dict[str, Any]:
-    rows = [{"class": a.error_class, "latency_ms": a.latency_ms, "provider": a.provider} for a in (*trail.attempts, *new)]
-    return {"count": trail.retry_count + len(new), "each": rows}
+    return {"count": trail.retry_count + len(new), "each": [row_of(attempt) for attempt in (*trail.attempts, *new)]}

@@ -1,16 +1,21 @@
-"""Who watches a process: the watchdog, the probes and their server, put together over its lanes, opened and closed."""
+"""Who watches a process: the watchdog, the probes, the metrics and their server, put together over its lanes, opened and closed."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+import zlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from headrace.attempt import longest_s
 from headrace.config import Settings
-from headrace.lane import RunningLane, Shared
+from headrace.dlq.follower import Follower
+from headrace.lane import RunningLane, Shared, calls_models
+from headrace.metrics.gauges import Endpoint, Moment, Process, of_letters, of_process, of_report
+from headrace.metrics.metric import Row
+from headrace.metrics.page import MetricsPage
 from headrace.vitals import ThreadSample
 from headrace.watch.health import Health
 from headrace.watch.judgement import Bounds
@@ -19,6 +24,7 @@ from headrace.watch.watchdog import Watchdog
 from headrace.wheels import Wheels
 
 BEAT_S = 0.5
+FOLLOWER_S = 5.0
 LOOP_PATIENCE_S = 20.0
 TAKEOVER_S = 30.0  # the claim of a killed worker lapses (15 s), its session ends (10 s), and all of that a little late
 
@@ -40,21 +46,32 @@ class Oversight:
             now_ms=shared.clock.now_ms,
             tell=shared.tell,
         )
-        self._probes = Probes(lambda: self._watchdog.report, tuple(lane.name for lane in lanes))
+        names = tuple(lane.name for lane in lanes)
+        self._probes = Probes(lambda: self._watchdog.report, names)
+        self._shared = shared
+        self._calls = calls_models(names)
+        self._process = Process(self._beat_at, calls=self._calls)
+        self._follower = Follower(shared.settings, tell=shared.tell) if "dlq" in names else None
+        shared.store.timed = shared.meters.redis_took
+        page = MetricsPage([shared.meters.rows, self._rows], names, shared.tell)
         http = shared.settings.http
-        self._health = Health(http.host, http.metrics_port, self._probes.routes())
+        self._health = Health(http.host, http.metrics_port, self._probes.routes(), {"/metrics": page.page})
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Watch and answer, until left. Raises ConfigError where the port is taken."""
         self._tell("health_listening", {"address": self._health.open()})
         self._watchdog.start()
+        if self._follower is not None:
+            self._follower.start()
         beat = asyncio.create_task(self._beat(), name="beat")
         try:
             yield
         finally:
             beat.cancel()
             self._watchdog.thread.stopping.set()
+            if self._follower is not None:
+                await asyncio.to_thread(self._follower.stop, FOLLOWER_S)
             await asyncio.to_thread(self._health.close)
 
     def stopping(self) -> None:
@@ -67,7 +84,34 @@ class Oversight:
             self._beat_at = time.monotonic()
             for lane in self._lanes:
                 lane.monitor.work = lane.pipeline.at_work()
+            self._process = self._now()
             await asyncio.sleep(BEAT_S)
+
+    def _now(self) -> Process:
+        """What belongs to the loop, and must not be read from another thread."""
+        shared = self._shared
+        if not self._calls:
+            return Process(self._beat_at, calls=False)
+        pauses = shared.pauses.snapshot(shared.clock.now_ms())
+        return Process(
+            self._beat_at,
+            tuple((pause.scope.provider, pause.until_ms) for pause in pauses),
+            tuple(
+                Endpoint(one.provider, one.endpoint, one.in_flight, one.out_s is not None or one.why is not None)
+                for one in shared.llm.endpoints()
+            ),
+            admission_open=shared.recovery.is_open,
+            epoch=zlib.crc32(shared.store.epochs.value),
+        )
+
+    def _rows(self) -> Iterable[Row]:
+        """At a scrape, on the scraper's thread."""
+        shared = self._shared
+        moment = Moment(time.monotonic(), shared.clock.now_ms())
+        yield from of_report(self._watchdog.report, moment)
+        yield from of_process(self._process, shared.meters.sets, moment, shared.retention_ms)
+        if self._follower is not None:
+            yield from of_letters(self._follower.standing, moment)
 
     def _threads(self) -> Iterator[ThreadSample]:
         yield ThreadSample("event loop", self._beat_at, LOOP_PATIENCE_S, self._loop_thread)

@@ -13,6 +13,7 @@ from headrace.committed import Committed
 from headrace.config import TopicNames
 from headrace.errors import KafkaUnavailable
 from headrace.instrument import Tell
+from headrace.vitals import TopicPartition
 
 EVERY_S = 5.0
 AGAIN_BELOW = 0.8
@@ -30,7 +31,7 @@ class Holdable(Protocol):
 class Parked:
     """Watches the lag of the retry topic and of the wheels; `source` is the main lane's."""
 
-    def __init__(self, source: Holdable, count: Callable[[], int], cap: int, *, tell: Tell) -> None:
+    def __init__(self, source: Holdable, count: Callable[[], Mapping[TopicPartition, int]], cap: int, *, tell: Tell) -> None:
         self._source = source
         self._count = count
         self._cap = cap
@@ -41,7 +42,9 @@ class Parked:
         """Until cancelled. While the count cannot be read, nothing changes."""
         while True:
             try:
-                self.judge(await asyncio.to_thread(self._count))
+                counts = await asyncio.to_thread(self._count)
+                self._tell("parked", {"records": [(*partition, count) for partition, count in counts.items()], "cap": self._cap})
+                self.judge(sum(counts.values()))
             except KafkaUnavailable as error:
                 self._tell("parked_unknown", {"error": str(error)})
             await asyncio.sleep(EVERY_S)
@@ -57,12 +60,15 @@ class Parked:
             self._source.unhold(REASON)
 
 
-def counter(committed: Committed, topics: TopicNames, partitions: Mapping[str, int]) -> Callable[[], int]:
-    """Counts what is not yet resolved in the retry and the later topic, in `partitions` and those gained since. Blocking; raises KafkaUnavailable."""
+def counter(committed: Committed, topics: TopicNames, partitions: Mapping[str, int]) -> Callable[[], Mapping[TopicPartition, int]]:
+    """Counts what is not resolved in each partition of the retry and the later topic, in `partitions` and those gained since.
 
-    def count() -> int:
+    Blocking; raises KafkaUnavailable.
+    """
+
+    def count() -> Mapping[TopicPartition, int]:
         now = committed.partitions((topics.retry, topics.later))
         wanted = [(topic, number) for topic in now for number in range(max(now[topic], partitions[topic]))]
-        return sum(standing.lag for standing in committed.read(wanted).values())
+        return {partition: standing.lag for partition, standing in committed.read(wanted).items()}
 
     return count

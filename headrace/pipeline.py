@@ -28,6 +28,7 @@ from headrace.waiting import Waiting
 
 ADMIT_BATCH = 500
 GATE_S = 0.1
+SHUT = "every target is shut"
 
 
 class Admitting(Protocol):
@@ -59,7 +60,7 @@ class Settling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What makes a lane the one it is. `may_call` is false while nobody can be called; then nothing begins."""
+    """What makes a lane the one it is. `may_call` is false while nobody can be called, `why_not` says why; then nothing begins."""
 
     name: str
     schedule: Waiting
@@ -67,6 +68,7 @@ class Lane:
     admission: Admitting
     conclude: Callable[[Job], Awaitable[Outcome]]
     may_call: Callable[[], bool]
+    why_not: Callable[[], str] = lambda: SHUT
 
 
 class Pipeline:
@@ -225,11 +227,12 @@ class Pipeline:
 
     async def _until_open(self) -> None:
         """One watcher for all callers: a pause ends by the clock, or by a probe's success."""
-        self._tell("lane_paused", {"group": self._lane.name, "reason": "every target is shut"})
+        reason = self._lane.why_not()
+        self._tell("lane_paused", {"group": self._lane.name, "reason": reason})
         while not self._lane.may_call() and not self._closing:  # noqa: ASYNC110  a pause ends by time, which sets no event
             await asyncio.sleep(GATE_S)
         if not self._closing:
-            self._tell("lane_resumed", {"group": self._lane.name, "reason": "every target is shut"})
+            self._tell("lane_resumed", {"group": self._lane.name, "reason": reason})
 
     def _still_ours(self, jobs: list[Job]) -> list[Job]:
         ours = [job for job in jobs if self._assignment.is_current(job.record)]

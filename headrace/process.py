@@ -21,10 +21,12 @@ from headrace.instrument import Hook, Tell, tell_all
 from headrace.instrument.crash import words_of
 from headrace.instrument.log import LogHook
 from headrace.instrument.progress import Progress
+from headrace.instrument.requests import Requests
 from headrace.lane import LANES, RunningLane, Shared, calls_models, failed_by_itself, groups
 from headrace.loading import load_all
 from headrace.oversight import Oversight
 from headrace.parked import Parked, counter
+from headrace.roster import Heartbeat
 from headrace.shared_pauses import SharedPauses
 from headrace.wheels import Wheels
 
@@ -36,7 +38,7 @@ THREADS = 32
 def run(settings: Settings, lanes: Sequence[str], *, hooks: Sequence[Hook] = ()) -> Exit:
     """Run these lanes (`all` is every one) until stopped; the process's exit code. Raises ConfigError before anything starts."""
     names = LANES if "all" in lanes else tuple(dict.fromkeys(lanes))
-    tell = tell_all(LogHook(), Progress(), *hooks)
+    tell = tell_all(LogHook(), Progress(), Requests(), *hooks)
     last = LastResort()
     try:
         if sys.platform == "win32":
@@ -75,9 +77,11 @@ async def serve(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> Exit
         loop.add_signal_handler(number, on_signal)
     try:
         async with built(settings, lanes, tell=tell) as shared:
+            if hasattr(signal, "SIGHUP"):  # keys in files are read again; everything else needs a restart
+                loop.add_signal_handler(signal.SIGHUP, shared.llm.keys.reread)
             return await _Process(shared, lanes).run(stop, hurry)
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])):
             loop.remove_signal_handler(number)
 
 
@@ -129,6 +133,14 @@ class _Process:
         shared = self._shared
         if calls_models(self._names):
             yield SharedPauses(shared.pauses, shared.store, shared.clock, tell=self._tell).run()
+            yield shared.controls.run()
+            if shared.llm.watches:
+                yield shared.llm.run()
+        samples = [lane.monitor.sample for lane in lanes]
+        yield Heartbeat(
+            shared.store, shared.clock, lambda: [sample() for sample in samples],
+            incarnation=shared.incarnation, instance=self._settings.instance, tell=self._tell,
+        ).run()  # fmt: skip
         for lane in lanes:
             if lane.name == "main":
                 count = counter(Committed(self._settings, groups(self._settings)), self._settings.topics, shared.partitions)
@@ -185,8 +197,8 @@ def main(lane: str) -> int:
     """The body of `python -m workers.<lane>`: config → build → run → signals."""
     from headrace.instrument.log import configure
 
-    configure()
     try:
+        configure()
         return run(configured(), [lane])
     except HeadraceError as error:
         sys.stderr.write(f"{error}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from headrace.writer import Writer
 RECORD_OVERHEAD = 128  # batch and record framing, beside key and value; generous
 _BOM = b"\xef\xbb\xbf"
 _BAD_KEPT = 10_000
+FINGERPRINT_BYTES = 12
 
 OnBad = Literal["refuse", "skip"]
 
@@ -43,9 +45,38 @@ class BadLine:
     request_id: str | None = None
 
 
+class Ids:
+    """The request ids of an input in its order, each once, with the fingerprint of its content. Some 150 bytes each."""
+
+    def __init__(self) -> None:
+        self.index: dict[bytes, int] = {}
+        self._fingerprints = bytearray()
+        self._lines = array("L")
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def add(self, request_id: bytes, fingerprint: str, line: int) -> int | None:
+        """The number of the line that has this id already; None: it is new, and added."""
+        at = self.index.setdefault(request_id, len(self._lines))
+        if at < len(self._lines):
+            return self._lines[at]
+        self._lines.append(line)
+        self._fingerprints += bytes.fromhex(fingerprint)
+        return None
+
+    def fingerprint(self, request_id: bytes) -> bytes:
+        """Of an id that is here, hexadecimal, as results carry it."""
+        at = self.index[request_id] * FINGERPRINT_BYTES
+        return self._fingerprints[at : at + FINGERPRINT_BYTES].hex().encode()
+
+
 @dataclass(slots=True)
 class Survey:
-    """What the first pass found. `bad` holds the first 10,000 of `bad_count`; `skip` the numbers of all lines not to be sent."""
+    """What the first pass found. `bad` holds the first 10,000 of `bad_count`; `skip` the numbers of all lines not to be sent.
+
+    `ids` are those of the good lines.
+    """
 
     lines: int = 0
     good: int = 0
@@ -54,6 +85,7 @@ class Survey:
     bad: list[BadLine] = field(default_factory=list)
     repeated: list[BadLine] = field(default_factory=list)
     skip: set[int] = field(default_factory=set)
+    ids: Ids = field(default_factory=Ids)
 
     def note_bad(self, line: BadLine) -> None:
         self.bad_count += 1
@@ -91,28 +123,25 @@ def lines(source: BinaryIO, limit: int) -> Iterator[Line]:
 
 
 def survey(source: BinaryIO, topic: str, max_bytes: int, *, on_line: Callable[[int], None] = lambda _: None) -> Survey:
-    """Judges every line. Ids are remembered, so memory grows with their number (about 200 bytes each)."""
+    """Judges every line. Ids are remembered, so memory grows with their number (see Ids)."""
     found = Survey()
-    seen: dict[str, tuple[int, str | None]] = {}
     for line in lines(source, max_bytes):
         found.lines += 1
         on_line(line.length + 1)
         request_id, fingerprint, reason = judge(line, topic, max_bytes)
-        first = seen.get(request_id) if request_id is not None and reason is None else None
-        if reason is not None:
-            found.note_bad(BadLine(line.number, reason, request_id))
+        if reason is not None or request_id is None or fingerprint is None:
+            found.note_bad(BadLine(line.number, reason or "no request_id", request_id))
             continue
-        if first is not None and first[1] != fingerprint:
+        first = found.ids.add(request_id.encode(), fingerprint, line.number)
+        if first is not None and found.ids.fingerprint(request_id.encode()) != fingerprint.encode():
             found.note_bad(
-                BadLine(line.number, f"request_id: stands on line {first[0]} too, with other content; give each its own", request_id)
+                BadLine(line.number, f"request_id: stands on line {first} too, with other content; give each its own", request_id)
             )
             continue
         if first is not None:
             found.note_repeated(
-                BadLine(line.number, f"the same request as on line {first[0]}; it is sent, and will be settled once", request_id)
+                BadLine(line.number, f"the same request as on line {first}; it is sent, and will be settled once", request_id)
             )
-        elif request_id is not None:
-            seen[request_id] = (line.number, fingerprint)
         found.good += 1
     return found
 
@@ -156,12 +185,17 @@ def send(
         count += 1
         if line.number in found.skip:
             continue
-        fields = orjson.loads(line.value)
-        request_id = str(fields.get("request_id", fields.get("custom_id")))
+        request_id = id_of(line)
         writer.send(Output(topic, request_id.encode(), line.value), tag=line.number)
         on_sent(writer.delivered)
     if count != found.lines:
         raise Refused(f"the input changed while it was read: {found.lines} lines were checked, {count} were there to be sent")
+
+
+def id_of(line: Line) -> str:
+    """The request id of a line that was judged good."""
+    fields = orjson.loads(line.value)
+    return str(fields.get("request_id", fields.get("custom_id")))
 
 
 def stamp(source: BinaryIO) -> tuple[int, int, int]:

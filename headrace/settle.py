@@ -22,16 +22,16 @@ from headrace.instrument import Tell
 from headrace.instrument.crash import words_of
 from headrace.offsets import Commit
 from headrace.offsets import Sequence as SettleSequence
-from headrace.outcome import Completed, Dead, Settlement
+from headrace.outcome import Dead, Settlement
 from headrace.outputs import Outputs
 from headrace.redact import mask
 from headrace.refusals import Prepared, sort_refused, sort_shut
+from headrace.tally import tally_of
 from headrace.transaction import Ended, State, Transactions
 from headrace.worker_thread import WorkerThread
 
 IDLE_S = 0.25
 HELD_S = 2.0
-_COMPLETED = ("completed", "")
 AGAIN_FROM_S, AGAIN_TO_S = 0.05, 1.0
 PATIENCE_S = 120.0  # one transaction: each of its steps may take as long as the transaction lives, and the abort as well
 _TP = tuple[str, int]
@@ -206,6 +206,7 @@ class Settler:
                 return None
             return [TopicPartition(t, p, c.frontier, c.metadata) for (t, p), c in commits.items()], now.metadata
 
+        began = time.monotonic()
         ended = self._transactions.run([output for prepared in group for output in prepared.outputs], offsets)
         if ended.state is State.AMBIGUOUS and self._landed(commits, sequence):
             ended = Ended(State.COMMITTED)
@@ -215,7 +216,8 @@ class Settler:
             if group:
                 self._settling -= len(group)  # before the report: who is woken by it looks at `waiting`
                 self._on_settled([p.settlement for p in group])
-                self._tell("settled", {"lane": self._lane, "counts": Counter(_kind(p.settlement) for p in group)})
+                tally = tally_of(p.settlement for p in group)
+                self._tell("settled", {"lane": self._lane, "counts": tally.counts, "tally": tally, "seconds": self.settled_at - began})
         return ended
 
     def _landed(self, commits: Mapping[_TP, Commit], sequence: SettleSequence) -> bool:
@@ -281,11 +283,3 @@ def _offsets_by_partition(group: Iterable[Prepared]) -> dict[_TP, list[int]]:
         record = prepared.settlement.job.record
         offsets.setdefault((record.topic, record.partition), []).append(record.offset)
     return offsets
-
-
-def _kind(settlement: Settlement) -> tuple[str, str]:
-    outcome = settlement.outcome
-    if type(outcome) is Completed:
-        return _COMPLETED
-    failure: Failure | None = getattr(outcome, "failure", None)
-    return type(outcome).__name__.lower(), failure.error_class.value if failure else ""

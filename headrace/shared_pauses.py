@@ -11,7 +11,7 @@ import orjson
 from headrace.clock import Clock
 from headrace.errors import StoreLost, StoreUnavailable
 from headrace.instrument import Tell
-from headrace.pauses import MODELS, Pause, Pauses, Scope
+from headrace.pauses import CODE_CHARS, MODELS, Pause, Pauses, Scope
 from headrace.redact import plain
 
 EVERY_S = 1.0
@@ -58,7 +58,7 @@ class SharedPauses:
         for pause in self._pauses.snapshot(now_ms):
             if self._known.get(pause.scope, 0) < pause.until_ms and self._has_room(pause.scope):
                 await self._publish(pause, now_ms)
-        shared = [_parse(text) for text in (await self._store.pauses()).values()]
+        shared = [parse(text) for text in (await self._store.pauses()).values()]
         found = {one.scope: one for one in shared if one is not None}
         self._pauses.merge(found.values(), now_ms)
         self._known = {scope: until_ms for scope, until_ms in self._known.items() if scope in self._pauses}
@@ -100,6 +100,8 @@ class SharedPauses:
                 "key_id": scope.key_id,
                 "model": None if scope.model is None else plain(scope.model),
                 "models": models,
+                "error_class": pause.error_class,
+                "code": pause.code or None,
                 "pause_s": (pause.until_ms - now_ms) // 1000,
                 "remedy": "top up or mend the key; requests wait and have spent no attempt",
             },
@@ -107,12 +109,18 @@ class SharedPauses:
 
 
 def _dump(pause: Pause) -> str:
-    return orjson.dumps([list(pause.scope), pause.until_ms, pause.length_ms]).decode()
+    why = [pause.error_class, pause.code] if pause.error_class else []
+    return orjson.dumps([list(pause.scope), pause.until_ms, pause.length_ms, *why]).decode()
 
 
-def _parse(text: str) -> Pause | None:
+def parse(text: str) -> Pause | None:
+    """What a worker published; None for what another version did."""
     try:
-        (provider, key_id, model), until_ms, length_ms = orjson.loads(text)
-        return Pause(Scope(str(provider), str(key_id), None if model is None else str(model)), int(until_ms), int(length_ms))
+        (provider, key_id, model), until_ms, length_ms, *why = orjson.loads(text)
+        error_class, code = (
+            one[:CODE_CHARS] if isinstance(one, str) else "" for one in (*why, "", "")[:2]
+        )  # an older version wrote neither
+        scope = Scope(str(provider), str(key_id), None if model is None else str(model))
+        return Pause(scope, int(until_ms), int(length_ms), error_class, code)
     except (ValueError, TypeError):
         return None

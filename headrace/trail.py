@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -21,7 +23,9 @@ LAST_ATTEMPTS = 16
 ATTEMPTS_BYTES = 2048
 COUNT_MAX = 1_000_000
 TIME_MAX_MS = 253_402_300_799_000  # the end of the year 9999
+MODEL_CHARS = 64
 _SHORT = 512
+_UNPLAIN = re.compile(r"[^ !#-\[\]-~]")
 
 
 # Through methodcaller, because a plain call, once the interpreter has specialised it, returns the broken list and raises somewhere later.
@@ -125,13 +129,35 @@ def failure_fields(failure: Failure | None) -> dict[str, str | int | None]:
 
 
 def dump_attempts(attempts: Sequence[Attempt]) -> str | None:
-    """The last 16 attempts as JSON of at most 2 KiB, oldest first; None without any."""
+    """The last 16 attempts as JSON of at most 2 KiB, oldest first; None without any. What left a link of its chain is kept before the others."""
     if not attempts:
         return None
-    rows = [{"class": a.error_class, "latency_ms": a.latency_ms, "provider": a.provider} for a in attempts[-LAST_ATTEMPTS:]]
-    while len(text := orjson.dumps(rows)) > ATTEMPTS_BYTES:
-        del rows[0]
+    kept = list(attempts)
+    while len(kept) > LAST_ATTEMPTS:
+        _forget_one(kept)
+    while len(text := orjson.dumps([row_of(attempt) for attempt in kept])) > ATTEMPTS_BYTES:
+        _forget_one(kept)
     return text.decode()
+
+
+def row_of(attempt: Attempt) -> dict[str, Any]:
+    """An attempt as headers, results and displays show it."""
+    row = {"class": attempt.error_class, "latency_ms": attempt.latency_ms, "provider": attempt.provider}
+    if attempt.model:
+        row["model"] = attempt.model
+    if attempt.left:
+        row["left"] = True
+    return row
+
+
+@lru_cache(64)  # names come from callers: few are remembered
+def plain_model(model: str) -> str:
+    """A model's name as attempts have it: 64 characters of plain ASCII at most, so that the names of a whole chain always fit."""
+    return _UNPLAIN.sub("?", model[:MODEL_CHARS])
+
+
+def _forget_one(kept: list[Attempt]) -> None:
+    del kept[next((at for at, attempt in enumerate(kept) if not attempt.left), 0)]
 
 
 def _attempts(text: str | None) -> tuple[Attempt, ...]:
@@ -139,18 +165,27 @@ def _attempts(text: str | None) -> tuple[Attempt, ...]:
         return ()
     try:
         rows: Any = orjson.loads(text)
-        return tuple(Attempt(_class_name(row.get("class")), _latency(row), _provider(row)) for row in rows[-LAST_ATTEMPTS:])
+        return tuple(_attempt(row) for row in rows[-LAST_ATTEMPTS:])
     except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError, ValueError):
         return ()
+
+
+def _attempt(row: dict[str, Any]) -> Attempt:
+    return Attempt(
+        _class_name(row.get("class")),
+        _latency(row),
+        _text(row.get("provider"), 64),
+        _text(row.get("model"), MODEL_CHARS),
+        row.get("left") is True,
+    )
 
 
 def _latency(row: dict[str, Any]) -> int:
     return min(max(int(row.get("latency_ms", 0)), 0), TIME_MAX_MS)
 
 
-def _provider(row: dict[str, Any]) -> str:
-    name = row.get("provider")
-    return name[:64] if isinstance(name, str) else ""  # str() of lists a thousand deep would raise RecursionError
+def _text(value: object, limit: int) -> str:
+    return value[:limit] if isinstance(value, str) else ""  # str() of lists a thousand deep would raise RecursionError
 
 
 def _class_name(value: object) -> str | None:

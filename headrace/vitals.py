@@ -80,7 +80,7 @@ class PartitionSample:
 
 @dataclass(frozen=True, slots=True)
 class LaneSample:
-    """One lane at one moment. `pauses` are the reasons why all of it waits by intention."""
+    """One lane at one moment. `pauses` are the reasons why all of it waits by intention; `received` counts from the start, bytes are of keys and values."""
 
     lane: str
     partitions: tuple[PartitionSample, ...]
@@ -91,6 +91,8 @@ class LaneSample:
     settled_at: float = 0.0
     joined: bool = True
     store_away: bool = False
+    received: int = 0
+    received_bytes: int = 0
 
 
 class ThreadSample(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -52,10 +52,19 @@ class Writer:
 
     Leaving the context waits for the broker and raises DeliveryFailed for what it refused. With a `transactional_id`
     every `send` belongs inside `with writer.transaction():`. No progress for `timeout_s` raises KafkaUnavailable.
+    `on_taken` is told the tag of each record the broker has taken.
     """
 
-    def __init__(self, settings: Settings, *, transactional_id: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        transactional_id: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        on_taken: Callable[[object], None] | None = None,
+    ) -> None:
         self._settings = settings
+        self._on_taken = on_taken
         self._transactional_id = transactional_id
         self._timeout_s = timeout_s
         self._producer: Producer | None = None
@@ -191,6 +200,8 @@ class Writer:
     def _report(self, error: KafkaError | None, message: Message, tag: object) -> None:
         if error is None:
             self.delivered += 1
+            if self._on_taken is not None:
+                self._on_taken(tag)
         else:
             self._fail(tag, message.topic() or "", error)
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from headrace.dlq.letter import Letter
 from headrace.redact import OTHER, mask, plain
+from headrace.trace import trace_id
 
 Fingerprint = tuple[str, str, str, str]
 
@@ -29,6 +30,7 @@ class Alert:
     attempts: int = 0
     replay_count: int = 0
     count: int = 1
+    trace_id: str | None = None
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -83,4 +85,5 @@ def alert_of(letter: Letter, pipeline: str) -> Alert:
         request_id=letter.request_id,
         attempts=max(letter.trail.retry_count, len(letter.trail.attempts)),
         replay_count=letter.replay_count,
+        trace_id=trace_id(letter.trail.traceparent),
     )

@@ -26,6 +26,7 @@ class Console:
         self._log.error(
             "dead_letter",
             request_id=alert.request_id,
+            trace_id=alert.trace_id,
             error_class=alert.error_class,
             code=alert.code,
             dead_at=iso(alert.last_at_ms),

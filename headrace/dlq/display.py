@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from headrace.dlq.console import iso
 from headrace.dlq.letter import Letter
-from headrace.envelope import Header
+from headrace.envelope import Attempt, Header
+from headrace.trail import row_of
 
 SHOWN_BYTES = 64 << 10
 NARROW = ("DIED (UTC)", "POSITION", "CLASS", "CALLS", "REQUEST ID")  # fits 80 columns with the default topic names
@@ -62,7 +63,7 @@ def as_json(letter: Letter, *, reveal: bool = False) -> dict[str, object]:
         "dead_at": _when(letter.dead_at_ms),
         "first_failed_at": _when(letter.first_failed_at_ms),
         "retry_count": letter.trail.retry_count,
-        "attempts": [{"class": a.error_class, "latency_ms": a.latency_ms, "provider": a.provider} for a in letter.trail.attempts],
+        "attempts": [row_of(attempt) for attempt in letter.trail.attempts],
         "provider": letter.provider,
         "model": letter.model,
         "agent_id": letter.agent_id,
@@ -82,13 +83,18 @@ def as_json(letter: Letter, *, reveal: bool = False) -> dict[str, object]:
     return facts
 
 
+def _called(attempt: Attempt) -> str:
+    model = f", {safe(attempt.model)}" if attempt.model else ""
+    return f"{safe(attempt.provider)}{model}{'; on to the next of its chain' if attempt.left else ''}"
+
+
 def page(letter: Letter, *, reveal: bool = False, full: bool = False) -> Iterator[str]:
     """The lines of `show`. Without `reveal`, of key, value and the producer's headers only the sizes, and a digest of the value."""
     for name, fact in as_json(letter).items():
         if name != "attempts" and fact is not None:
             yield f"{name:16} {safe(str(fact), 1024)}"
     for number, attempt in enumerate(letter.trail.attempts, start=1):
-        yield f"{'attempt':16} {number}: {attempt.error_class or 'ok'} after {attempt.latency_ms:,} ms at {safe(attempt.provider)}"
+        yield f"{'attempt':16} {number}: {attempt.error_class or 'ok'} after {attempt.latency_ms:,} ms at {_called(attempt)}"
     record = letter.record
     limit = max(SHOWN_BYTES, len(record.value or b"")) if full else SHOWN_BYTES
     yield f"{'key':16} {safe_bytes(record.key) if reveal else _sized(record.key)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -131,3 +131,32 @@ def _epoch_ms(text: str | None) -> int | None:
 def _named(trail: Trail, record: Record) -> Trail:
     """The trail, unless its origin names what can be no topic."""
     return trail if _TOPIC.fullmatch(trail.origin.topic) else Trail(origin=record.position)
+
+
+class Cause(NamedTuple):
+    """The little that is needed to know whether a letter is still open."""
+
+    origin: Position
+    request_id: str | None
+    error_class: str
+    dead_at_ms: int
+
+
+def read_cause(record: Record) -> Cause:
+    """As `read_letter`, a fifth of its work. Never raises."""
+    said = own_headers(record.headers)
+    error_class = said.get("error_class", "")
+    return Cause(
+        origin=_origin(said.get("origin")) or record.position,
+        request_id=_request_id(_request(record.value)),
+        error_class=error_class if error_class in _CLASSES else UNKNOWN,
+        dead_at_ms=_epoch_ms(said.get("dead_at")) or max(0, min(record.timestamp_ms, TIME_MAX_MS)),
+    )
+
+
+def _origin(text: str | None) -> Position | None:
+    try:
+        found = Position.parse(text or "")
+    except ValueError:
+        return None
+    return found if _TOPIC.fullmatch(found.topic) else None

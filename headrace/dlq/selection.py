@@ -12,7 +12,7 @@ from headrace.dlq.letter import Letter
 from headrace.envelope import Position
 from headrace.errors import ErrorClass
 
-NOT_BY_ITSELF = frozenset({ErrorClass.UNDECODABLE.value, ErrorClass.TOO_LARGE.value})
+NOT_BY_ITSELF = frozenset({ErrorClass.UNDECODABLE.value, ErrorClass.TOO_LARGE.value, ErrorClass.CANCELLED.value})
 
 
 class Entry(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, cast
 import orjson
 from pydantic import TypeAdapter
 
-from headrace.envelope import Response
+from headrace.envelope import Attempt, Response
 from headrace.outcome import Completed, Dead, Deferred, Degraded, Dropped, Outcome, Retry
 
 VERSION = 1
@@ -40,7 +40,15 @@ def dump_outcome(outcome: Outcome) -> bytes:
         if isinstance(outcome.response.body, bytes):
             body, response["body"] = outcome.response.body, None
         fields["response"] = response
+    if attempts := fields.get("attempts"):
+        fields["attempts"] = [_attempt(one) for one in attempts]
     return orjson.dumps(head) + b"\n" + body
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    """Without what an older version did not have, where it says nothing."""
+    row: dict[str, Any] = {"error_class": attempt.error_class, "latency_ms": attempt.latency_ms, "provider": attempt.provider}
+    return row | ({"model": attempt.model} if attempt.model else {}) | ({"left": True} if attempt.left else {})
 
 
 def load_outcome(payload: bytes) -> Outcome:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
@@ -57,6 +56,7 @@ def start_kafka(folder: Folder, startup: Startup, *, docker: bool = False) -> Ka
     if docker:
         image = docker_cli.image(KAFKA_VERSION)
         port = folder.ports("kafka")["kafka"]
+        startup.step(f"Starting {image}, which is pulled where it is not here yet")
         return _ready(docker_cli.start(image, port, folder), port, f"the {image} image", startup, docker_cli.READY_S)
     return _own(folder, startup)
 
@@ -117,9 +117,10 @@ def _write_properties(path: Path, data: Path, ports: dict[str, int]) -> None:
 def _ready(broker: Leashed, port: int, how: str, startup: Startup, timeout_s: float, log: Path | None = None) -> Kafka:
     """Wait for the broker's own word and a connection; stop it if either fails, whatever the reason."""
     try:
-        broker.wait_for(STARTED, log or broker.log, startup, timeout_s)
-        with socket.create_connection(("127.0.0.1", port), timeout=5):
-            return Kafka(f"127.0.0.1:{port}", how, broker)
+        if log is not None:
+            broker.wait_for(STARTED, log, startup, timeout_s)
+        broker.wait_until(lambda: docker_cli.answers(port), log or broker.log, startup, timeout_s)
+        return Kafka(f"127.0.0.1:{port}", how, broker)
     except BaseException as error:
         broker.stop()
         if isinstance(error, StackError):

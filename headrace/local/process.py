@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from headrace.errors import StackError
 from headrace.local import leash
 
 _LEASH_PATIENCE_S = 10.0  # beyond the child's own grace
 _POLL_S = 0.05
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,16 @@ class Leashed:
         Raises StackError, quoting the last lines, if the server ends first, the time is over or the start is cancelled.
         """
         sought = re.compile(pattern)
+        return self.wait_until(lambda: sought.search(_text(log)), log, startup, timeout_s)
+
+    def wait_until(self, ready: Callable[[], _T | None], log: Path, startup: Startup, timeout_s: float) -> _T:
+        """Wait until `ready` gives something, and return it. Raises StackError as `wait_for` does."""
         deadline = time.monotonic() + timeout_s
         while True:
             startup.check()
             ended = self.exit_code()  # before the log is read, so that its last words count
-            if match := sought.search(_text(log)):
-                return match
+            if (found := ready()) is not None:
+                return found
             if ended is not None:
                 raise StackError(f"{self.name} ended at start with code {ended}:\n{tail(self.log, log)}")
             if time.monotonic() > deadline:

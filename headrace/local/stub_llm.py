@@ -52,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="a loopback address (default: %(default)s)")
+    parser.add_argument(
+        "--beyond-loopback", action="store_true", help="any --host will do: in a container, which publishes its port itself"
+    )
     parser.add_argument("--port", type=_port, default=0, metavar="N", help="0 is any free port (default)")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of shares and latencies (default: 0)")
     parser.add_argument("--latency-ms", metavar="MS", type=float, default=0.0, help="before every answer whose rule names no other")
@@ -95,6 +98,7 @@ def _build(options: argparse.Namespace) -> StubLLM:
         host=options.host,
         port=options.port,
         log_path=options.log,
+        beyond_loopback=options.beyond_loopback,
     )
 
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field, replace
 from headrace import claims
 from headrace.claims import Answer, Claim, Copy, DoneMark, Held, Lifetimes, MarkState
 from headrace.errors import StoreLost, StoreUnavailable
+from headrace.once import Kept
 from headrace.store.epochs import LEASE_MS, Closed, Entered
+from headrace.store.memory_orders import MemoryOrders, Shelf
+from headrace.store.memory_steps import MemorySteps
 
 
 @dataclass(slots=True)
@@ -21,6 +24,8 @@ class _Data:
     held: dict[str, tuple[Held, int]] = field(default_factory=dict)
     replays: dict[str, int] = field(default_factory=dict)
     pauses: dict[str, tuple[int, str]] = field(default_factory=dict)
+    steps: dict[str, tuple[dict[str, Kept], int]] = field(default_factory=dict)
+    orders: Shelf = field(default_factory=Shelf)
     epoch: int | None = None
     began_ms: int = 0
     beat_ms: int | None = None
@@ -64,6 +69,8 @@ class MemoryStore:
         self.server = server or MemoryServer(now_ms)
         self._lifetimes = lifetimes or Lifetimes()
         self.epochs = _MemoryEpochs(self.server)
+        self.steps = MemorySteps(self, lambda: self.server.data.steps, self._lifetimes.of("done"))
+        self.orders = MemoryOrders(self, lambda: self.server.data.orders)
         self.server_ms = 0
 
     async def open(self) -> None:
@@ -81,11 +88,21 @@ class MemoryStore:
         found = self.server.data.held.get(request_id)
         return found[0] if found and found[1] > self.server.now_ms() else None
 
+    def state_of(self, request_id: str) -> str | None:
+        """The first letter of what Redis would keep."""
+        held = self.held(request_id)
+        return None if held is None else {"done": "s"}.get(held.state, held.state[0])
+
+    def admitted_ms(self) -> int:
+        """Its server's time. Raises StoreLost while admission is closed."""
+        now = self._enter()
+        if self.server.data.closed is not None:
+            raise StoreLost("admission is closed")
+        return now
+
     async def claim(self, batch: Sequence[Claim]) -> list[Answer]:
         """One answer a claim, in order."""
-        now, data = self._enter(), self.server.data
-        if data.closed is not None:
-            raise StoreLost("admission is closed")
+        now, data = self.admitted_ms(), self.server.data
         answers: list[Answer] = []
         for claim in batch:
             registered = claim.replay_id is not None and data.replays.get(claim.replay_id, 0) > now

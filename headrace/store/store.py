@@ -1,6 +1,6 @@
 """Redis: claims, pauses and time, one script call a batch. The only file that imports redis; the rules are `claims`' and the scripts'.
 
-Keys, all under one hash tag: `{namespace}:claim:<request id>`, `:replay:<replay id>`, `:pauses`, and those of `epochs`.
+Keys, all under one hash tag: `{namespace}:claim:<request id>`, `:replay:<replay id>`, `:pauses`, and those of `epochs`, `steps`, `orders` and `roster`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -22,13 +23,31 @@ from headrace.errors import ConfigError, HeadraceError, StoreLost, StoreUnavaila
 from headrace.store import codec
 from headrace.store.connection import OtherServer, ServerRun, told_apart
 from headrace.store.epochs import Epochs
+from headrace.store.orders import Orders
+from headrace.store.plain import Plain
+from headrace.store.roster import Roster
+from headrace.store.steps import Steps
 
 BATCH = 500
 BATCH_BYTES = 4 << 20
 AGAIN_S = 0.05
 _LUA = Path(__file__).parent / "lua"
-_CHECKED = ("claim", "mark", "hand_over", "renew", "void", "pause", "reassert", "restore", "beat", "lease", "reopen")
-_SCRIPTS = (*_CHECKED, "enter")
+_CHECKED = (
+    "claim",
+    "mark",
+    "hand_over",
+    "renew",
+    "void",
+    "pause",
+    "reassert",
+    "restore",
+    "beat",
+    "lease",
+    "reopen",
+    "once_begin",
+    "once_end",
+)
+_SCRIPTS = (*_CHECKED, "enter", "control_put", "control_drop", "control_ids", "control_restore")
 # by reflection: redis-py derives several (of clusters, of pipelines) from Exception alone, and their set changes
 REDIS_ERRORS: tuple[type[Exception], ...] = (
     TimeoutError,
@@ -70,7 +89,12 @@ class Store:
         self._scripts: dict[str, tuple[str, str]] = {}
         self._server = ServerRun()
         self.epochs = Epochs(self._run_script, self._server_run)
+        self.steps = Steps(self._run, self._lifetimes.of("done"))
+        self.plain = Plain(self._send, self._prefix)
+        self.orders = Orders(self._run_script, self.plain)
+        self.roster = Roster(self.plain)
         self.server_ms = 0
+        self.timed: Callable[[float], None] = _untimed  # hears how many seconds each call took
 
     async def open(self) -> None:
         """Read the scripts, and make sure Redis answers. Again after a StoreUnavailable is as good."""
@@ -229,12 +253,18 @@ class Store:
             await asyncio.sleep(AGAIN_S)
             return await self._once(self._client, call)
 
-    @staticmethod
-    async def _once(client: aredis.Redis, call: Callable[[aredis.Redis], Awaitable[_R]]) -> _R:
+    async def _once(self, client: aredis.Redis, call: Callable[[aredis.Redis], Awaitable[_R]]) -> _R:
+        began = time.monotonic()
         try:
             return await call(client)
         except REDIS_ERRORS as error:
             raise map_error(error) from None
+        finally:
+            self.timed(time.monotonic() - began)
+
+
+def _untimed(seconds: float) -> None:
+    """Until somebody measures."""
 
 
 def map_error(error: BaseException) -> HeadraceError:
@@ -252,6 +282,10 @@ def map_error(error: BaseException) -> HeadraceError:
         # the first word is the server's error code, everything after it may quote our arguments
         code = str(error).split(" ", 1)[0][:32]
         return StoreUnavailable(f"Redis refused a command ({kind} {code if code.isupper() else ''})".replace(" )", ")"))
+    if "SSL" in str(error):
+        return StoreUnavailable(
+            "Redis: TLS failed; check that ssl_ca_certs in HEADRACE_REDIS_URL is the CA of its certificate, and that the port speaks TLS"
+        )
     return StoreUnavailable(f"Redis cannot be reached ({kind}); check HEADRACE_REDIS_URL and that it runs")
 
 

@@ -1,4 +1,4 @@
-"""The HTTP server of the probes: a few paths, answered in JSON. What they answer is `probes`'.
+"""The HTTP server of the probes and the metrics: a few paths. What they answer is `probes`', and `metrics`'.
 
 The standard library's threading server, in daemon threads: it must answer also while the event loop is blocked, and a
 second loop for three paths that are asked every few seconds would be more to go wrong. What it may cost is bounded.
@@ -28,21 +28,31 @@ class Answer(NamedTuple):
     body: Mapping[str, Any]
 
 
+class Page(NamedTuple):
+    """Bytes of some content type, with the status they go out with."""
+
+    status: HTTPStatus
+    content_type: str
+    text: bytes
+
+
 Routes = Mapping[str, Callable[[], Answer]]
+Pages = Mapping[str, Callable[[str], Page]]
 
 
 class Health:
-    """Serves `routes` on `host`:`port` (0: any free one) from `open` to `close`."""
+    """Serves `routes`, in JSON, and `pages`, for what `Accept` asks, on `host`:`port` (0: any free one) from `open` to `close`."""
 
-    def __init__(self, host: str, port: int, routes: Routes) -> None:
+    def __init__(self, host: str, port: int, routes: Routes, pages: Pages | None = None) -> None:
         self._host = host
         self._port = port
         self._routes = routes
+        self._pages: Pages = pages or {}
         self._server: _Server | None = None
 
     def open(self) -> str:
         """Listen; the address. Raises ConfigError where that cannot be done."""
-        handler = type("Handler", (_Handler,), {"routes": self._routes})
+        handler = type("Handler", (_Handler,), {"routes": self._routes, "pages": self._pages})
         try:
             self._server = _Server((self._host, self._port), handler)
         except (OSError, UnicodeError) as error:
@@ -97,28 +107,34 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     routes: ClassVar[Routes] = {}
+    pages: ClassVar[Pages] = {}
     timeout = PATIENCE_S
     server_version, sys_version = "headrace", ""
 
     def do_GET(self) -> None:
         """Answer a path, or 404."""
-        answer = self.routes.get(self.path.partition("?")[0])
-        if answer is None:
-            self._send(HTTPStatus.NOT_FOUND, {"paths": list(self.routes)})
-            return
-        well, body = answer()
-        self._send(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, body)
+        path = self.path.partition("?")[0]
+        if (page := self.pages.get(path)) is not None:
+            self._send(page(",".join(self.headers.get_all("Accept", []))))
+        elif (answer := self.routes.get(path)) is not None:
+            well, body = answer()
+            self._send(_json(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, body))
+        else:
+            self._send(_json(HTTPStatus.NOT_FOUND, {"paths": [*self.routes, *self.pages]}))
 
     do_HEAD = do_GET  # noqa: N815  the base class names it
 
-    def _send(self, status: HTTPStatus, body: Mapping[str, Any]) -> None:
-        text = orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE)
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
+    def _send(self, page: Page) -> None:
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(page.text)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(text)
+            self.wfile.write(page.text)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class names it
         """Probes come every few seconds: nothing is logged of them."""
+
+
+def _json(status: HTTPStatus, body: Mapping[str, Any]) -> Page:
+    return Page(status, "application/json", orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE))

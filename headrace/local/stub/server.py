@@ -32,6 +32,7 @@ class _Running:
 class StubLLM:
     """An OpenAI-compatible server with scripted faults. `async with StubLLM(rules=[...], seed=1) as stub`.
 
+    `beyond_loopback` lets it listen where other machines can reach it, as a container must.
     Raises `ConfigError` where rules or host cannot work, `StackError` on start if the address cannot be had.
     """
 
@@ -45,8 +46,10 @@ class StubLLM:
         host: str = "127.0.0.1",
         port: int = 0,
         log_path: Path | None = None,
+        beyond_loopback: bool = False,
     ) -> None:
-        _require_loopback(host)
+        if not beyond_loopback:
+            _require_loopback(host)
         self._rules = tuple(rules)
         self._seed = seed
         self._latency = latency
@@ -174,4 +177,6 @@ def _require_loopback(host: str) -> None:
     except ValueError:
         loopback = False
     if not loopback:
-        raise ConfigError([f"host: {host!r} is not a loopback address; the stub listens on this machine only"])
+        raise ConfigError(
+            [f"host: {host!r} is not a loopback address; the stub listens on this machine only, unless --beyond-loopback says so"]
+        )
