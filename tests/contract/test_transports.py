@@ -1,4 +1,4 @@
-"""One contract for both transports: every signal of a provider reaches the caller as the same class, over real sockets."""
+"""One contract for all transports: every signal of a provider reaches the caller as the same class, over real sockets or out of a script."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from headrace.errors import CallFailed, ErrorClass, Failure
 from headrace.llm import Call, Llm, Reply, Transport
 from headrace.llm.direct import DirectTransport
 from headrace.llm.sdk import SdkTransport
+from headrace.testing import Asked, FakeModel, Said
 
 Handler = Callable[[bytes, bytes, asyncio.StreamWriter], Awaitable[None]]
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -141,6 +142,62 @@ ROWS: list[tuple[str, str, int, Any, ErrorClass | None]] = [
 ]  # fmt: skip
 
 
+class Wire:
+    """Takes what a handler writes, in place of a socket."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def drain(self) -> None: ...
+
+    def said(self) -> Said:
+        """The reply in it, in the words of the fake."""
+        head, found, body = self.written.partition(b"\r\n\r\n")
+        lines = head.split(b"\r\n")
+        status = lines[0].split(b" ")[1:2]
+        fields = [line.partition(b": ") for line in lines[1:]]
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, _, value in fields}
+        length = headers.get("content-length", "0")
+        if self.closed and (not found or int(length) > len(body)):
+            return Said(broken="cut")
+        strange = not found or not head.startswith(b"HTTP/1.1 ") or not length.isdigit() or not all(colon for _, colon, _ in fields)
+        chunked = "transfer-encoding" in headers
+        if strange or len(head) > 20_000 or len(headers) < len(fields) or (not chunked and int(length) != len(body)):
+            return Said(broken="no_http")
+        if chunked:
+            size = int(body.split(b"\r\n")[0], 16) if body[:4].isalnum() else -1
+            if not 0 < size < 1 << 32:
+                return Said(broken="no_http")
+        return Said(int(status[0]), body, headers)
+
+
+def fake_of(server: Server, *, pool: int, max_body_bytes: int) -> FakeModel:
+    """A scripted model that says what the server's handler writes."""
+
+    async def by(asked: Asked) -> Said:
+        server.open += 1
+        server.most_open = max(server.most_open, server.open)
+        head = b"".join(f"{name}: {value}\r\n".encode() for name, value in asked.headers.items())
+        server.heads.append(head)
+        server.bodies.append(asked.raw)
+        wire: Any = Wire()
+        try:
+            await server.handler(head, asked.raw, wire)
+        finally:
+            server.open -= 1
+        said: Said = wire.said()
+        return said
+
+    return FakeModel(by=by, max_body_bytes=max_body_bytes)
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
     provider = Server()
@@ -150,10 +207,10 @@ async def server() -> AsyncIterator[Server]:
     listener.close()
 
 
-@pytest.fixture(params=["direct", "sdk"])
+@pytest.fixture(params=["direct", "sdk", "fake"])
 async def transport(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Transport]:
-    kind: Any = DirectTransport if request.param == "direct" else SdkTransport.to
-    made: Transport = kind(server.url, pool=50, max_body_bytes=100_000)
+    kind: Any = {"direct": DirectTransport, "sdk": SdkTransport.to, "fake": fake_of}[request.param]
+    made: Transport = kind(server if request.param == "fake" else server.url, pool=50, max_body_bytes=100_000)
     yield made
     await made.close()
 
@@ -408,8 +465,8 @@ async def test_500_calls_over_50_connections_queue(llm: Llm, server: Server) -> 
 
 @pytest.mark.parametrize(
     "body",
-    [{"x": "\ud800"}, {"x": 1 << 70}, {"stream": True}, {"background": True}, {"model": 5}],
-    ids=["surrogate", "int", "stream", "background", "model"],
+    [{"x": "\ud800"}, {"x": object()}, {"stream": True}, {"background": True}, {"model": 5}],
+    ids=["surrogate", "no-json", "stream", "background", "model"],
 )
 async def test_what_cannot_be_sent_is_refused_at_once(llm: Llm, server: Server, body: dict[str, Any]) -> None:
     """A body that can never be sent is `invalid_request` without a call, never a connection error."""

@@ -214,14 +214,14 @@ async def test_pauses_are_written_as_ever_and_read_as_ever(store: Store, redis_u
     keys = Keys(redis_url, namespace)
     same_as_golden("pause.v1", {k.decode(): re.sub(r"^\d{13}", "1" * 13, text.decode()) for k, text in keys.pauses().items()})
     for _, rows in golden("pause.v*"):
-        assert [shared_pauses._parse(text[14:]) for text in rows.values()] == pauses
+        assert [shared_pauses.parse(text[14:]) for text in rows.values()] == pauses
     newer = {b"v2": b"2|{}", b"v3": b'9999999999999|{"v":3}', b"v4": b"", b"\xff": b"9999999999999|\xff"}
     keys.put_pauses(newer)
     await store.put_pause("again", "[]", 60_000)
     read = await store.pauses()
     assert set(texts) <= set(read)
     assert newer.items() <= keys.pauses().items(), "what is not ours is left alone"
-    assert [found for text in read.values() if (found := shared_pauses._parse(text))] == pauses
+    assert [found for text in read.values() if (found := shared_pauses.parse(text))] == pauses
 
 
 async def test_a_map_of_a_newer_version_is_ignored_and_its_records_are_handled_again(bench: Bench, stub: StubLLM) -> None:

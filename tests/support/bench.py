@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import orjson
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from headrace import topics
@@ -19,6 +19,7 @@ from headrace.config import ClassPolicy, KafkaSettings, LimitSettings, PauseSett
 from headrace.errors import ErrorClass
 from headrace.lane import groups
 from headrace.topics.drift import fit
+from headrace.topics.file import Shape
 
 FEW = {"main": 2, "retry": 2, "dlq": 1, "results": 1}
 WHEELS = 15  # partitions of the topic that is not in FEW
@@ -53,11 +54,33 @@ class Bench:
         self._committed = Committed(settings, groups(settings))
         self.seen: dict[str, list[Message]] = {}
 
-    def _create(self, sizes: dict[str, int]) -> None:
+    def _create(self, sizes: dict[str, int], *, only: str | None = None) -> None:
         shapes = fit(topics.wanted(self.settings("http://127.0.0.1:1/v1")), 1, None)
         for role, shape in shapes.items():
+            if only not in (None, role):
+                continue
             config = dict(shape.config) | ({"max.message.bytes": str(sizes[role])} if role in sizes else {})
             self.create(replace(shape, partitions=self._partitions.get(role, shape.partitions), config=config))
+
+    def recreate(self, role: str) -> None:
+        """Delete a topic, and create it again, empty."""
+        self.delete(getattr(self.names, role))
+        deadline = time.monotonic() + 20
+        while not self._unknown(getattr(self.names, role)):
+            assert time.monotonic() < deadline, f"{role} does not go away"
+            time.sleep(0.05)
+        self._create({}, only=role)
+
+    def away(self, *, retention_ms: int | None = None) -> None:
+        """Delete every topic; with a retention, make them again with it and one partition each."""
+        self.delete()
+        deadline = time.monotonic() + 20
+        for name in self.names.model_dump().values():
+            while not self._unknown(name):
+                assert time.monotonic() < deadline, f"{name} does not go away"
+                time.sleep(0.05)
+            if retention_ms is not None:
+                self.create(Shape(name, 1, 1, {"retention.ms": str(retention_ms)}))
 
     def create(self, shape: Any) -> None:
         """Create one topic."""
@@ -191,7 +214,12 @@ class Bench:
         deadline = time.monotonic() + timeout_s
         before: object = None
         while True:
-            standings = {lane: await asyncio.to_thread(self.standing, lane) for lane in lanes}
+            try:
+                standings = {lane: await asyncio.to_thread(self.standing, lane) for lane in lanes}
+            except KafkaException:  # the broker has only just come back, and is not ready to say
+                if time.monotonic() >= deadline:
+                    raise
+                continue
             behind = {(lane, p): (at, end) for lane, by in standings.items() for p, (at, _, end) in by.items() if max(at, 0) != end}
             if not behind and standings == before:
                 return

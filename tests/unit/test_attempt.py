@@ -18,28 +18,26 @@ from headrace.config import ProviderSettings, Settings
 from headrace.envelope import Attempt, Job, Record, Request, Response, Trail
 from headrace.errors import CallFailed, ErrorClass, Failure
 from headrace.handler import Context, call_model
-from headrace.llm.client import Target
 from headrace.outcome import Completed, Dead, Deferred, Outcome, Retry
 from headrace.pauses import Pauses
 from headrace.schedule import CLOCKS_APART_MS
+from headrace.shared_controls import Cancelled, Paused
 from tests.support.clock import HandClock
+from tests.support.fake_llm import TARGET, OneTarget
 
 NOW = 1_800_000_000_000
 DAY_MS = 86_400_000
 REQUEST = Request(request_id="r", body={"model": "m"})
 ANSWER = Response(b"{}", provider="openai")
-TARGET = Target("openai", "m", "k1")
 
 
-class FakeLlm:
+class FakeLlm(OneTarget):
     """Answers, or raises, what stands in `script`; remembers each call's attempt and time-out."""
 
     def __init__(self, *script: Response | BaseException) -> None:
+        super().__init__()
         self.script = list(script)
         self.calls: list[tuple[int, float]] = []
-
-    def target_of(self, request: Request) -> Target:
-        return TARGET
 
     async def call(self, request: Request, *, attempt: int, timeout_s: float) -> Response:
         self.calls.append((attempt, timeout_s))
@@ -147,13 +145,13 @@ async def test_a_handlers_time_is_the_configured_one() -> None:
     seen: list[float] = []
 
     async def handle(request: Request, ctx: Context) -> Response:
-        seen.append(ctx.deadline_s)
+        seen.append(ctx.deadline)
         return ANSWER
 
     slow = (ProviderSettings(timeout_s=900),)
     for settings in ({"handler": "m:f"}, {"handler": "m:f", "providers": slow}, {"handler": "m:f", "handler_timeout_s": 7.0}):
         await Bench(by=handle, **settings).outcome()
-    assert seen == [HANDLER_S, 900.0, 7.0]
+    assert seen == pytest.approx([HANDLER_S, 900.0, 7.0], abs=5)
 
 
 async def test_a_failure_that_may_pass_is_a_retry() -> None:
@@ -456,3 +454,53 @@ def test_every_failure_ends_in_a_bounded_outcome(
             assert len(outcome.attempts) == 1
         case _:
             pytest.fail(f"no outcome of a failure: {outcome}")
+
+
+class Ordering:
+    """Operators who say this of every request."""
+
+    active = True
+
+    def __init__(self, *orders: Cancelled | Paused | None) -> None:
+        self.orders = list(orders)
+
+    async def judge(self, job: Job) -> Cancelled | Paused | None:
+        return self.orders.pop(0) if self.orders else None
+
+    def spaced(self, until_ms: int) -> int:
+        return until_ms + 7
+
+
+def ordered(*orders: Cancelled | Paused | None) -> Bench:
+    bench = Bench()
+    bench.attempts._controls = Ordering(*orders)
+    return bench
+
+
+async def test_what_an_operator_cancelled_is_dead_without_a_call() -> None:
+    """Its class and message are the operator's; the attempts it had stay spent, none is added."""
+    failure = Failure(ErrorClass.CANCELLED, "cancelled by ada: why", code="operator")
+    bench = ordered(Cancelled(failure))
+    assert await bench.outcome(retry_count=2, elapsed_ms=30) == Dead(failure, NOW, (), 30)
+    assert bench.llm.calls == []
+
+
+async def test_what_an_operator_paused_waits_unspent_and_no_longer_than_its_deadline() -> None:
+    """A little spread, never beyond the deadline; one that has passed ends it, so that it cannot come back for ever."""
+    bench = ordered(Paused(NOW + 10_000))
+    outcome = await bench.outcome()
+    assert isinstance(outcome, Deferred)
+    assert NOW + 10_000 <= outcome.due_ms <= NOW + 12_000
+    assert outcome.reason == "paused by an operator"
+    assert await ordered(Paused(NOW + 10_000)).outcome(deadline_at_ms=NOW + 4_000) == Deferred(NOW + 4_000, "paused by an operator")
+    expired = await ordered(Paused(NOW + 10_000)).outcome(deadline_at_ms=NOW)
+    assert isinstance(expired, Dead)
+    assert expired.failure.error_class is ErrorClass.EXPIRED
+    assert bench.llm.calls == []
+
+
+async def test_without_an_order_it_is_called() -> None:
+    """Also while there are orders about others."""
+    bench = ordered(None)
+    assert isinstance(await bench.outcome(), Completed)
+    assert len(bench.llm.calls) == 1

@@ -65,7 +65,14 @@ def test_a_module_that_fails_is_a_fault_of_the_configuration(folder: Path, text:
         ("", "is missing"),
         ("handle = 7\n", "is no `async def`"),
         ("def handle(request, ctx): ...\n", "is no `async def`"),
-        ("async def handle(request, ctx):\n    yield 1\n", "is no `async def`"),
+        ("async def handle(request, ctx):\n    yield 1\n", "yields"),
+        ("def handle(request, ctx):\n    yield 1\n", "is no `async def`"),
+        ("class handle:\n    async def __call__(self, request, ctx): ...\n", "is a class"),
+        ("class H:\n    def __call__(self, request, ctx): ...\nhandle = H()\n", "is no `async def`"),
+        ("class H:\n    async def __call__(self, request): ...\nhandle = H()\n", "cannot take"),
+        ("from functools import partial\nasync def f(a, request, ctx): ...\nhandle = partial(f, 1, 2)\n", "cannot take"),
+        ("from functools import partial\nhandle = partial(print, 1)\n", "is no `async def`"),
+        ("handle = lambda request, ctx: None\n", "is no `async def`"),
         ("async def handle(request): ...\n", "cannot take"),
         ("async def handle(request, ctx, more): ...\n", "cannot take"),
         ("async def handle(*, request, ctx): ...\n", "cannot take"),
@@ -78,8 +85,29 @@ def test_a_function_of_another_kind_is_refused(folder: Path, text: str, reason: 
         load_handler("my_wrong:handle")
 
 
-@pytest.mark.parametrize("text", [GOOD, "async def handle(*args): ...\n", "async def handle(request, ctx, more=1): ...\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        "async def handle(*args): ...\n",
+        "async def handle(request, ctx, more=1): ...\n",
+        "class H:\n    async def __call__(self, request, ctx): ...\nhandle = H()\n",
+        "from functools import partial\nasync def f(a, request, ctx, *, b): ...\nhandle = partial(f, 1, b=2)\n",
+        "from functools import partial\nclass H:\n    async def __call__(self, a, request, ctx): ...\nhandle = partial(H(), 1)\n",
+        "class H:\n    async def answer(self, request, ctx): ...\nhandle = H().answer\n",
+        "class H:\n    @staticmethod\n    async def f(request, ctx): ...\nhandle = H.f\n",
+    ],
+)
 def test_what_takes_two_arguments_is_taken(folder: Path, text: str) -> None:
-    """Whatever it calls them."""
+    """Whatever it calls them, and whatever is called: a function, an object, a method, a partial of one."""
     (folder / "my_right.py").write_text(text)
-    assert load_handler("my_right:handle").__name__ == "handle"
+    handler = load_handler("my_right:handle")
+    handler(None, None).close()  # type: ignore[arg-type, attr-defined]  # a coroutine
+
+
+def test_a_method_is_reached_through_its_object(folder: Path) -> None:
+    """`module:object.method`; what is not there is named."""
+    (folder / "my_object.py").write_text("class H:\n    async def answer(self, request, ctx): ...\nh = H()\n")
+    assert load_handler("my_object:h.answer").__name__ == "answer"
+    with pytest.raises(ConfigError, match=r"'h\.other' is missing in my_object"):
+        load_handler("my_object:h.other")

@@ -133,9 +133,7 @@ def test_openai_variables_are_for_the_provider_named_openai_alone(listed: str, t
     assert loaded.settings.providers[0].base_url == "http://h:1/v1"
     assert [provider.api_key for provider in loaded.settings.providers] == [None] * len(loaded.settings.providers)
     assert [note.split()[0] for note in loaded.notes if note.startswith("OPENAI")] == ["OPENAI_API_KEY", "OPENAI_BASE_URL"]
-    assert [note.split()[0] for note in loaded.notes if not note.startswith("OPENAI")] == [
-        f"providers.{n}" for n in range(1, len(loaded.settings.providers))
-    ]
+    assert len(loaded.notes) == 2
     assert "geheim" not in repr(loaded)
 
 

@@ -51,7 +51,7 @@ class Bench:
         self.shut = self.closed = False
         self.monitor = Monitor(
             "main", assignment=self.assignment, flow=self.flow, source=self.source, settler=self.settler,
-            shut=lambda: self.shut, closed=lambda: self.closed, waits=waits,
+            shut=lambda: "every target is shut" if self.shut else None, closed=lambda: self.closed, waits=waits,
         )  # fmt: skip
         (self.epoch,) = self.assignment.assigned([A], None).values()
 

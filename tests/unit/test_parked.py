@@ -27,7 +27,7 @@ def watched(cap: int) -> tuple[Source, Parked, list[str]]:
     def tell(name: str, _fields: Mapping[str, Any]) -> None:
         told.append(name)
 
-    return source, Parked(source, lambda: 0, cap, tell=tell), told
+    return source, Parked(source, dict, cap, tell=tell), told
 
 
 def test_main_stops_above_the_cap_and_goes_on_well_below_it() -> None:

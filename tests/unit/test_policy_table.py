@@ -13,18 +13,17 @@ from headrace.config import DEFAULT_POLICIES, Settings
 from headrace.envelope import Job, Record, Request, Response, Trail
 from headrace.errors import CallFailed, ErrorClass, Failure
 from headrace.handler import call_model
-from headrace.llm.client import Target
 from headrace.outcome import Dead, Deferred, Outcome, Retry, Settlement
 from headrace.outputs import Outputs
 from headrace.pauses import Pauses
 from headrace.trail import read_trail
 from tests.support.clock import HandClock
+from tests.support.fake_llm import TARGET, OneTarget
 
 E = ErrorClass
 NOW = 1_800_000_000_000
 HOUR_MS = 3_600_000
 REQUEST = Request(request_id="r", body={"model": "m"})
-TARGET = Target("openai", "m", "k1")
 
 
 class Life(NamedTuple):
@@ -38,15 +37,13 @@ class Life(NamedTuple):
         return [o.due_ms - o.failed_at_ms for o in self.outcomes if isinstance(o, Retry)]
 
 
-class FailingLlm:
+class FailingLlm(OneTarget):
     """Fails the same way at each call."""
 
     def __init__(self, failure: Failure) -> None:
+        super().__init__()
         self.failure = failure
         self.calls = 0
-
-    def target_of(self, request: Request) -> Target:
-        return TARGET
 
     async def call(self, request: Request, *, attempt: int, timeout_s: float) -> Response:
         self.calls += 1

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headrace import shared_pauses
 from headrace.clock import Clock
 from headrace.config import PauseSettings
 from headrace.errors import ErrorClass, Failure
 from headrace.llm import Target
-from headrace.pauses import Pauses
+from headrace.pauses import Pause, Pauses, Scope
 from headrace.shared_pauses import SharedPauses
 
 TARGET = Target("openai", "gpt-4o", "cafe0123")
@@ -66,3 +67,15 @@ async def test_rubbish_in_redis_pauses_nothing() -> None:
     share._store.fields |= {"a": "[]", "b": "not json", "c": '[["p","k",null],"soon",1]', "d": "{}"}
     await share.exchange()
     assert mine.may_call(TARGET, Clock().now_ms())
+
+
+def test_a_pause_says_why_and_an_older_one_need_not() -> None:
+    """Class and code of the failure travel with it, bounded; what an older version wrote is read without them."""
+    why = Pause(Scope("p", "cafe0123", None), 5_000, 30_000, "quota_exhausted", "insufficient_quota")
+    assert shared_pauses.parse(shared_pauses._dump(why)) == why
+    plain = why._replace(error_class="", code="")
+    assert shared_pauses._dump(plain) == '[["p","cafe0123",null],5000,30000]'
+    assert shared_pauses.parse('[["p","cafe0123",null],5000,30000]') == plain
+    bent = shared_pauses.parse('[["p","cafe0123",null],5000,30000,"' + "x" * 999 + '",{"a":1}]')
+    assert bent is not None
+    assert (len(bent.error_class), bent.code) == (64, "")

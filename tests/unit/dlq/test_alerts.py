@@ -178,6 +178,7 @@ async def test_one_log_line_each_without_the_prompt() -> None:
         "event": "dead_letter",
         "log_level": "error",
         "request_id": "r-0",
+        "trace_id": None,
         "error_class": "timeout",
         "code": "read_timeout",
         "dead_at": "2026-09-21T14:15:00.000Z",

@@ -31,9 +31,9 @@ def test_a_newer_letter_that_is_not_meant_still_supersedes() -> None:
         assert selection.superseded == 1
 
 
-@pytest.mark.parametrize("name", ["undecodable", "too_large"])
+@pytest.mark.parametrize("name", ["undecodable", "too_large", "cancelled"])
 def test_hopeless_classes_only_when_named(name: str) -> None:
-    """Undecodable and too large letters are skipped, unless --class names them."""
+    """Undecodable, too large and cancelled letters are skipped, unless --class names them."""
     letters = [letter(offset=1, headers={"error_class": name}), letter(offset=2)]
     assert [p.offset for p in select(letters, ALL, RULES).chosen] == [2]
     assert select(letters, ALL, RULES).skipped == {name: 1}

@@ -73,7 +73,7 @@ def test_java_on_the_path_must_be_new_enough(tmp_path: Path, monkeypatch: pytest
 
 def test_docker_that_cannot_be_used_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No docker, or one whose daemon is away, is an error that says what to do."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StackError, match="no docker on the PATH"):
         docker.image("4.4.0")
     _script(tmp_path / "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
@@ -81,13 +81,18 @@ def test_docker_that_cannot_be_used_names_the_remedy(tmp_path: Path, monkeypatch
         docker.image("4.4.0")
 
 
-# Stands in for the docker command line: `run` listens where it is told to publish, `rm` leaves a trace.
+# Stands in for the docker command line: `run` listens where it is told to publish, and as Docker does for a container that
+# does not listen yet, closes its first connections unanswered; `rm` leaves a trace.
 _FAKE_DOCKER = """#!{python}
 import pathlib, signal, socket, sys
 pathlib.Path({calls!r}).open("a").write(" ".join(sys.argv[1:]) + "\\n")
 if sys.argv[1] == "run":
     server = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--publish") + 1].split(":")[1])))
-    print("Kafka Server started", flush=True)
+    for number in range(10):
+        connection, _ = server.accept()
+        if number > 1 and connection.recv(64)[4:8] == bytes((0, 18, 0, 0)):
+            connection.sendall(bytes(10))
+        connection.close()
     signal.pause()
 """
 

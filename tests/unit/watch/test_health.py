@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from headrace.errors import ConfigError
 from headrace.loading import load
 from headrace.vitals import AtWork, Call, LaneSample, PartitionSample, Reading, Standing, ThreadSample
-from headrace.watch.health import AT_ONCE, Answer, Health
+from headrace.watch.health import AT_ONCE, Answer, Health, Page
 from headrace.watch.judgement import Held, Judged, Paused
 from headrace.watch.probes import STALE_S, Probes
 from headrace.watch.watchdog import Report
@@ -66,7 +67,7 @@ def test_a_probe_is_200_or_503_and_says_why(server: tuple[str, dict[str, Answer]
 
 
 def test_other_paths_and_methods_are_refused(server: tuple[str, dict[str, Answer]]) -> None:
-    """404 with what there is; metrics are not served yet. Nothing but reading is understood."""
+    """404 with what there is. Nothing but reading is understood."""
     address, _ = server
     assert get(address, "/metrics") == (404, {"paths": ["/livez"]})
     assert get(address, "/../etc/passwd")[0] == 404
@@ -219,3 +220,26 @@ def test_the_whole_picture_holds_numbers_and_reasons() -> None:
     assert (one["frontier"], one["frontier_age_s"], one["window"], one["map_chars"]) == (10, 51.0, 5, 41)
     assert one["oldest_call"] == {"offset": 10, "for_s": 61.0}
     assert one["paused"] == {"why": "every target is shut", "for_s": 41.0}
+
+
+def test_a_page_is_served_as_it_is_asked_for() -> None:
+    """Beside the probes a page has its own bytes, type and status, and hears what the client accepts."""
+    asked: list[str] = []
+
+    def page(accept: str) -> Page:
+        asked.append(accept)
+        return Page(HTTPStatus.OK if accept else HTTPStatus.INTERNAL_SERVER_ERROR, "text/x", b"body")
+
+    health = Health("127.0.0.1", 0, {"/livez": lambda: Answer(well=True, body={})}, {"/metrics": page})
+    address = health.open()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"{address}/metrics?x=1", headers={"Accept": "text/x"}), timeout=10) as answer:
+            assert (answer.status, answer.headers["Content-Type"], answer.read()) == (200, "text/x", b"body")
+        with pytest.raises(urllib.error.HTTPError) as failed:
+            urllib.request.urlopen(urllib.request.Request(f"{address}/metrics"), timeout=10)
+        with failed.value as error:
+            assert error.code == 500
+        assert get(address, "/") == (404, {"paths": ["/livez", "/metrics"]})
+    finally:
+        health.close()
+    assert asked == ["text/x", ""]
