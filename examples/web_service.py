@@ -63,7 +63,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """What can go wrong, as HTTP: the caller's fault, the model's, or the broker's."""
     try:
         return await handler(request)
-    except (RequestRefused, ResultConflict, KeyError, ValueError) as error:
+    except (RequestRefused, ResultConflict, KeyError, TypeError, ValueError) as error:
         return web.json_response({"error": str(error)}, status=400)
     except ResultFailed as error:
         return web.json_response({"error": error.error_class, "message": error.message}, status=502)

@@ -41,13 +41,12 @@ def gather(source: BinaryIO, found: Survey, settings: Settings, limit: int, opti
     """Send what the survey let pass, and gather the ends. Raises HeadraceError."""
     try:
         return _gather(source, found, settings, limit, options)
+    except BrokenPipeError:
+        raise  # whoever reads stdout has enough
     except OSError as error:
-        if options.output is None:
-            raise
-        words = (
-            f"--output {options.output}: {error.strerror or error}; give a file that can be written and has room, and repeat the command"
-        )
-        raise HeadraceError(words) from None
+        where = f"--output {options.output}" if options.output is not None else f"stdout, or the temporary folder {tempfile.gettempdir()}"
+        remedy = "give a file that can be written and has room with --output, and repeat the command"
+        raise HeadraceError(f"{where}: {error.strerror or error}; {remedy}") from None
 
 
 def _gather(source: BinaryIO, found: Survey, settings: Settings, limit: int, options: Options) -> Exit:

@@ -235,6 +235,8 @@ class AsyncClient:
 
     def _failed(self, error: BaseException) -> None:
         self._failure = error
+        if self._outbox is not None:
+            self._outbox.shut()  # before the places are given back: nobody would read the end of what is sent now
         self._registry.close()
 
     async def _tidy(self) -> None:

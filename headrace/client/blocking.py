@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from datetime import datetime
@@ -17,6 +18,7 @@ from headrace.results import Result
 
 _T = TypeVar("_T")
 _END_S = 30.0
+_LOOK_S = 1.0
 
 
 class Client:
@@ -86,7 +88,8 @@ class Client:
                 except StopAsyncIteration:
                     return
         finally:
-            self._run(results.aclose())  # type: ignore[attr-defined]  # a generator has it
+            with contextlib.suppress(ClientClosed):  # with the client it has ended too
+                self._run(results.aclose())  # type: ignore[attr-defined]  # a generator has it
 
     def forget(self, request_id: str) -> None:
         """As `AsyncClient.forget`."""
@@ -102,9 +105,20 @@ class Client:
             raise ClientClosed("the client is not open; use it as `with Client() as client:`")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result()
+            return _awaited(future, self._thread)
         except BaseException:
             future.cancel()
             raise
         finally:
-            concurrent.futures.wait((future,), _END_S)
+            if self._thread.is_alive():
+                concurrent.futures.wait((future,), _END_S)
+            else:
+                work.close()  # nobody runs it any longer
+
+
+def _awaited(future: concurrent.futures.Future[_T], thread: threading.Thread) -> _T:
+    """Its result. A loop that another thread has ended in between would never give one: raises ClientClosed."""
+    while not concurrent.futures.wait((future,), _LOOK_S).done:
+        if not thread.is_alive():
+            raise ClientClosed("the client was closed by another thread")
+    return future.result()

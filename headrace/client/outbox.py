@@ -20,9 +20,13 @@ class Outbox:
         self._keep_s = keep_s
         self._closed = False
 
+    def shut(self) -> None:
+        """Nothing is sent any more; who waits for room gets ClientClosed."""
+        self._closed = True
+
     async def close(self, timeout_s: float) -> None:
         """What was handed over still goes out."""
-        self._closed = True
+        self.shut()
         await self._sender.close(timeout_s)
 
     async def put(self, asked: Ready) -> tuple[Entry, bool]:
@@ -31,10 +35,15 @@ class Outbox:
         if (known := self._known(key, asked)) is not None:
             return known, False
         await registry.room.acquire()
-        if (known := self._known(key, asked)) is not None or self._closed:
+        try:
+            known = self._known(key, asked)
+        except RequestRefused:
+            registry.room.release()
+            raise
+        if known is not None or self._closed:
             registry.room.release()
             if known is None:
-                raise ClientClosed("the client was closed before the request was sent")
+                raise ClientClosed("the client was closed, or its reader has ended, before the request was sent")
             return known, False
         entry = registry.entries.get(key) or registry.add(key, asked.fingerprint, 0.0)
         entry.fingerprint, entry.until_s, entry.holds = asked.fingerprint, time.monotonic() + self._keep_s, True

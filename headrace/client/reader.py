@@ -20,7 +20,7 @@ _Word = tuple[bytes, "Result | Asked"]
 
 
 class Reader:
-    """Ends the registry's entries on the loop it was made in. `failed` hears, on that loop, what ended the thread."""
+    """Ends the registry's entries on the loop it was made in. `failed` hears, on that loop, what ended the one or the other."""
 
     def __init__(self, settings: Settings, registry: Registry, *, failed: Callable[[BaseException], None]) -> None:
         self._settings = settings
@@ -45,6 +45,7 @@ class Reader:
         await asyncio.to_thread(self._follower.open)
         self._thread.start()
         self._task = asyncio.create_task(self._look_back())
+        self._task.add_done_callback(self._looked)
 
     async def close(self) -> None:
         """Both end."""
@@ -117,6 +118,10 @@ class Reader:
         if words:
             with contextlib.suppress(RuntimeError):  # the loop was closed without the client: nobody waits any longer
                 self._loop.call_soon_threadsafe(hear, words)
+
+    def _looked(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
 
     def _died(self, error: BaseException) -> None:
         self._call(self._failed, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.client_config import base_config
 from headrace.config import Settings
-from headrace.errors import HeadraceError, RequestRefused
+from headrace.errors import ClientClosed, HeadraceError, RequestRefused
 from headrace.instrument.crash import words_of
 from headrace.worker_thread import WorkerThread
 
@@ -20,6 +21,7 @@ _POLL_S = 0.5
 _quiet = logging.getLogger("headrace.kafka.client")
 _quiet.propagate = False
 _quiet.addHandler(logging.NullHandler())
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001  documented names
 _Report = tuple["asyncio.Future[None]", KafkaError | None]
 
 
@@ -32,7 +34,8 @@ class Sender:
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Event()
-        self._reports: list[_Report] = []
+        self._reports: deque[_Report] = deque()
+        self._ended = False
         self._trouble: str | None = None
         self._producer = self._made()
         self._thread = WorkerThread("headrace-client-sender", self._listen, last_words=self._died)
@@ -47,6 +50,8 @@ class Sender:
     def _taken(self, key: bytes, value: bytes, delivered: asyncio.Future[None]) -> bool:
         if self._thread.failure is not None:
             raise HeadraceError(f"the client's sender has ended: {words_of(self._thread.failure)}; open a new client")
+        if self._ended:
+            raise ClientClosed("the client was closed before the request was sent")
         try:
             self._producer.produce(self._topic, value=value, key=key, on_delivery=partial(self._report, delivered))
         except BufferError:
@@ -54,7 +59,8 @@ class Sender:
         except KafkaException as error:
             if not error.args[0].fatal():
                 raise self.error(error.args[0]) from None
-            self._producer = self._made()  # what the dead one held is answered for by its end
+            dead, self._producer = self._producer, self._made()
+            self._drop(dead)
             return self._taken(key, value, delivered)
         return True
 
@@ -62,17 +68,29 @@ class Sender:
         """What a refusal means to who has sent."""
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return RequestRefused(f"the request is too large for {self._topic}; shorten it, or raise max.message.bytes")
+        if error.code() in _PURGED:
+            return HeadraceError(f"the client ended before {self._topic} was known to have the request; to submit it again is harmless")
         why = self._trouble if error.code() == KafkaError._MSG_TIMED_OUT and self._trouble else error.str()
         return self._settings.kafka.unavailable(f"{self._topic} did not take a request within {self._timeout_s:g} s: {why}")
 
     async def close(self, timeout_s: float) -> None:
         """Waits for what was handed over, and ends."""
-        await asyncio.to_thread(self._producer.flush, timeout_s)
+        with contextlib.suppress(KafkaException):  # as in `_drop`
+            await asyncio.to_thread(self._producer.flush, timeout_s)
         await asyncio.to_thread(self._thread.stop, _POLL_S + 5.0)
-        self._producer.purge()
+        self._end()
+
+    def _end(self) -> None:
+        """What is left is answered for, and nothing is taken any more: nobody would hear of it."""
+        self._ended = True
+        self._drop(self._producer)
+
+    def _drop(self, producer: Producer) -> None:
+        """What it still holds has failed, and is told so."""
+        producer.purge()
         with contextlib.suppress(KafkaException):  # a producer that is dead: what killed it was raised where it was used
-            self._producer.flush(0.1)
-        self._resolve(self._reports)
+            producer.flush(0.1)
+        self._resolve()
 
     def _report(self, delivered: asyncio.Future[None], error: KafkaError | None, _message: Message) -> None:
         """On the thread that polls, `flush`'s or ours."""
@@ -87,12 +105,12 @@ class Sender:
 
     def _pass_on(self) -> None:
         if self._reports:
-            reports, self._reports = self._reports, []
             with contextlib.suppress(RuntimeError):  # the loop was closed without the client: nobody waits any longer
-                self._loop.call_soon_threadsafe(self._resolve, reports)
+                self._loop.call_soon_threadsafe(self._resolve)
 
-    def _resolve(self, reports: list[_Report]) -> None:
-        for delivered, error in reports:
+    def _resolve(self) -> None:
+        while self._reports:
+            delivered, error = self._reports.popleft()
             if delivered.done():
                 continue
             if error is None:
@@ -103,7 +121,8 @@ class Sender:
         self._room.set()
 
     def _died(self, _error: BaseException) -> None:
-        """`offer` tells."""
+        """Nobody hears of deliveries any longer: what waits for one ends now, and `send` tells why."""
+        self._loop.call_soon_threadsafe(self._end)
 
     def _heard(self, error: KafkaError) -> None:
         self._trouble = error.str()

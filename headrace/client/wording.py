@@ -33,8 +33,8 @@ def ready(request: Request | Mapping[str, Any] | bytes, topic: str, max_bytes: i
 def _bytes(request: Request | Mapping[str, Any] | bytes) -> bytes:
     if isinstance(request, bytes):
         return request
-    fields = request.model_dump(mode="json", exclude_unset=True) if isinstance(request, Request) else dict(request)
     try:
+        fields = request.model_dump(mode="json", exclude_unset=True) if isinstance(request, Request) else dict(request)
         return orjson.dumps(fields)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise RequestRefused(f"the request cannot be written as JSON: {error}") from None

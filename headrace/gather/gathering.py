@@ -198,5 +198,6 @@ class Gathering:
 def _still_marked(end: Told) -> bool:
     """Whether this failure's mark may still be in Redis: one that was called, and less than a day ago."""
     attempts = (document(end) or {}).get("attempts")
-    called = isinstance(attempts, dict) and attempts.get("count", 0) > 0
+    count = attempts.get("count") if isinstance(attempts, dict) else None
+    called = isinstance(count, int) and count > 0
     return called and end.appended_ms > time.time() * 1000 - Lifetimes().dead_ms

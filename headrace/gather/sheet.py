@@ -31,10 +31,10 @@ class Sheet:
         self._output = output
         self._ended = bytearray(len(index))
         self._at = array("q")
-        self._lengths = array("L")
+        self._lengths = array("I")
         if output is not None:
             self._at = array("q", bytes(8 * len(index)))
-            self._lengths = array("L", bytes(array("L").itemsize * len(index)))
+            self._lengths = array("I", bytes(self._lengths.itemsize * len(index)))
         self._bytes = 0
         self._next = 0
         self.counts: Counter[str] = Counter()

@@ -37,12 +37,13 @@ class Load:
 
     def run(self, due: Iterator[float], records: Iterator[Planned]) -> None:
         """Until `due` ends. Raises KafkaUnavailable where the broker takes nothing for 30 s; interrupted, the figures stand as they are."""
-        if self._follow:
-            self._follower.open()
-            self._thread.start()
         sender = Sender(self._settings, self._heard)
-        self._began_s = self._said_at_s = time.monotonic()
+        self._began_s = time.monotonic()
         try:
+            if self._follow:
+                self._follower.open()
+                self._thread.start()
+            self._began_s = self._said_at_s = time.monotonic()
             for due_s, planned in zip(due, records, strict=False):
                 self._send(sender, planned, due_s)
             self.figures.took_s = time.monotonic() - self._began_s

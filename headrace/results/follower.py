@@ -85,6 +85,7 @@ class Follower:
         if consumer is None or self.positions is None:
             return []
         found: list[Told] = []
+        failed = False
         positions = self.positions
         # waiting for many would wait for all of them
         batch = consumer.consume(1, timeout_s)
@@ -93,12 +94,13 @@ class Follower:
         for message in batch:
             key = message.key()
             if message.error() is not None:
+                failed = True
                 self._note(message.error())  # type: ignore[arg-type]  # it was asked a line above
                 continue
             positions[message.partition()] = message.offset() + 1  # type: ignore[operator, index]  # a record has both
             if key in wanted and (record := _told(message, key)) is not None:  # type: ignore[arg-type]  # a stub's str
                 found.append(record)
-        if batch and not self._lost:
+        if batch and not failed and not self._lost:
             self.trouble = None
         return found
 

@@ -49,7 +49,7 @@ class Result:
                 choice = body["choices"][0]
                 return str((choice["message"]["content"] if "message" in choice else choice["text"]) or "")
             return "".join(part["text"] for item in body["output"] for part in item.get("content", ()) if part.get("type") == "output_text")
-        except (KeyError, IndexError, TypeError):
+        except (KeyError, IndexError, TypeError, AttributeError):
             return ""
 
     def check(self) -> Result:
@@ -61,8 +61,14 @@ class Result:
                 self.request_id,
                 f"{self.request_id}: was answered before, and its answer is no longer in the topic of results; a new request_id costs a new call",
             )
-        error = self.data().get("error") or {}
-        message = str(error.get("message", ""))
+        error = self.data().get("error")
+        error_class, message, code = (_text(error, name) for name in ("class", "message", "code"))
         if self.status == "conflict":
-            raise ResultConflict(self.request_id, f"{self.request_id}: {message}")
-        raise ResultFailed(self.request_id, str(error.get("class")), message, code=error.get("code"))
+            raise ResultConflict(self.request_id, f"{self.request_id}: {message or ''}")
+        raise ResultFailed(self.request_id, error_class or "unknown", message or "", code=code)
+
+
+def _text(error: object, name: str) -> str | None:
+    """A field of a record's error; None where there is no text: anybody may have written it."""
+    value = error.get(name) if isinstance(error, dict) else None
+    return value if isinstance(value, str) else None

@@ -17,7 +17,7 @@ from headrace.envelope import Header
 STATUS, FINGERPRINT = "headrace_status", "headrace_fingerprint"
 FINAL = frozenset({"completed", "degraded", "failed"})
 Of = Literal["completed", "waiting", "dead"]
-_OF: dict[object, Of] = {"completed": "completed", "waiting": "waiting", "dead": "dead"}
+_OF: dict[str, Of] = {"completed": "completed", "waiting": "waiting", "dead": "dead"}
 
 
 class Told(NamedTuple):
@@ -61,19 +61,21 @@ def meaning(record: Told, fingerprint: bytes) -> Told | Asked | None:
         return record if document(record) is not None else None
     if record.status != "duplicate" or (notice := document(record)) is None:
         return None
-    if notice.get("of") == "conflict":
+    repeats = notice.get("of")
+    if repeats == "conflict":
         return record
-    of = _OF.get(notice.get("of"))
+    of = _OF.get(repeats) if isinstance(repeats, str) else None
     return None if of is None else Asked(of, _since_ms(notice.get("since")), record.partition, fingerprint)
 
 
 def document(record: Told) -> dict[str, Any] | None:
-    """The record's JSON, if it is an object that speaks of its own key."""
+    """The record's JSON, if it is an object that says the same id and status as key and header do: anybody may have written it."""
     try:
         value = orjson.loads(record.value)
-    except orjson.JSONDecodeError:
+        own = isinstance(value, dict) and (value.get("request_id"), value.get("status")) == (record.key.decode(), record.status)
+    except ValueError:  # no JSON, or a key that is no text
         return None
-    return value if isinstance(value, dict) and str(value.get("request_id")).encode() == record.key else None
+    return value if own else None
 
 
 def line_of(record: Told) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
 
@@ -27,9 +29,11 @@ def test_every_form_is_the_same_request() -> None:
         ({"request_id": "a", "body": {"stream": True}}, "stream"),
         ({"request_id": "a", "prompt": "secret" * 1_000}, "shorten"),
         (b"secret", "JSON"),
+        ("secret", "JSON"),
+        ([1], "JSON"),
     ],
 )
-def test_what_no_lane_would_take_is_refused_without_its_content(bad: dict[str, object] | bytes, said: str) -> None:
+def test_what_no_lane_would_take_is_refused_without_its_content(bad: Any, said: str) -> None:
     """The field and the remedy; never the prompt."""
     with pytest.raises(RequestRefused, match=said) as refused:
         ready(bad, "t", 1_000)

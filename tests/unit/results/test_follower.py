@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from headrace.config import Settings
 from headrace.errors import KafkaUnavailable
@@ -113,3 +113,22 @@ def test_an_outage_is_told_and_lived_through(topic: dict[str, Any]) -> None:
     assert (reader._consumer, reader.trouble) == (None, "away")
     topic["away"] = False
     assert looked(reader) == {0: 100, 1: 100}
+
+
+def test_what_is_refused_stays_told(topic: dict[str, Any]) -> None:
+    """An error in place of records is no sign that all is well."""
+
+    class Refusal:
+        def key(self) -> None:
+            return None
+
+        def error(self) -> KafkaError:
+            return KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+    reader = Follower(Settings())
+    reader.open()
+    batches: list[list[Any]] = [[Refusal()], []]
+    assert reader._consumer is not None
+    reader._consumer.consume = lambda *_: batches.pop(0)  # type: ignore[method-assign]  # the fake's
+    assert reader.poll(set(), 0.0) == []
+    assert "uthorization" in (reader.trouble or "")

@@ -10,6 +10,8 @@ from headrace.results import Asked, Result, Told, meaning
 from headrace.results.told import line_of, told
 
 MINE, OTHER = b"a" * 24, b"b" * 24
+DEEP = b'{"request_id": ' + b"[" * 1_000 + b"]" * 1_000 + b"}"
+UNLIKE = b'{"request_id": "r", "status": "failed"}'
 
 
 def record(status: str, *, fingerprint: bytes = MINE, **fields: object) -> Told:
@@ -40,14 +42,30 @@ def test_a_notice_says_since_when() -> None:
         assert meaning(record("duplicate", of="dead", since=since), MINE) == Asked("dead", 0, 3, MINE)
     conflict = record("duplicate", of="conflict", since=None)
     assert meaning(conflict, MINE) is conflict
-    assert meaning(record("duplicate", of="something", since=None), MINE) is None
+    for of in ("something", None, 5, ["completed"], {"of": "dead"}):
+        assert meaning(record("duplicate", of=of, since=None), MINE) is None
 
 
-@pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"request_id": "other"}', b"null", b"\xff"])
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"request_id": "other"}', b"null", b"\xff", DEEP, b'{"request_id": "r"}', UNLIKE])
 def test_hostile_records_say_nothing(value: bytes) -> None:
-    """No JSON, no object, or one that speaks of another id."""
+    """No JSON, no object, one that speaks of another id, or of another status than its header does; a depth that breaks `str` breaks nothing."""
     for status in ("completed", "duplicate"):
         assert meaning(Told(b"r", status, MINE, value, 0, 0), MINE) is None
+
+
+def test_the_id_is_text_in_the_json_too() -> None:
+    """A number that reads as the id would be taken here, and refused where the run is taken up."""
+    assert meaning(Told(b"5", "completed", MINE, b'{"request_id": 5, "status": "completed"}', 0, 0), MINE) is None
+
+
+@pytest.mark.parametrize("error", ["text", 5, ["x"], {"class": ["x"], "message": {"a": 1}, "code": 7}, {}])
+def test_an_error_of_another_form_is_told_without_words(error: object) -> None:
+    """What is no text in it is left out; what is raised is what is raised for every failure."""
+    with pytest.raises(ResultFailed) as failed:
+        Result.of(record("failed", error=error)).check()
+    assert (failed.value.code, failed.value.message) == (None, "")
+    with pytest.raises(ResultConflict):
+        Result.of(record("duplicate", error=error)).check()
 
 
 def test_what_carries_no_status_is_not_ours() -> None:
@@ -75,7 +93,7 @@ def test_a_result_is_read_or_raised() -> None:
     responses = {"output": [{"type": "reasoning"}, {"content": [{"type": "output_text", "text": "hi"}]}]}
     for body in (chat, completion, responses):
         assert Result.of(record("completed", response={"body": body})).text() == "hi"
-    for body in ({"data": [{"embedding": []}]}, {"choices": []}, []):
+    for body in ({"data": [{"embedding": []}]}, {"choices": []}, [], {"output": ["no object"]}, {"output": [{"content": ["none"]}]}):
         assert Result.of(record("degraded", response={"body": body})).text() == ""
     error = {"class": "timeout", "code": "c", "message": "too late"}
     with pytest.raises(ResultFailed, match="r: timeout: too late") as failed:
