@@ -19,6 +19,7 @@ from headrace.guarded import Ended, GuardedLlm, TargetShut, staying_classes
 from headrace.handler import Handler, call_model, decisive
 from headrace.instrument import Tell
 from headrace.instrument.about import about
+from headrace.instrument.failures import Failures
 from headrace.llm import Llm, classify_exception
 from headrace.outcome import Completed, Dead, Deferred, Outcome, Retry
 from headrace.pauses import Pauses
@@ -55,7 +56,7 @@ class Attempts:
         self._llm = llm
         self._pauses = pauses
         self._clock = clock
-        self._tell = tell
+        self._raised = Failures(tell)
         self._rng = rng or random.Random()  # noqa: S311  jitter, no secret
         self._timeout_s = longest_s(settings)
         self._staying = staying_classes(settings)
@@ -83,7 +84,8 @@ class Attempts:
                 response = await llm.call(request)
             else:
                 with self._deadlines.within(left_s), about(request.request_id, trail.traceparent, number):
-                    response = checked(await decisive(self._handler(request, Context(self._contexts, job, llm, number, left_s))))
+                    ctx = Context(self._contexts, job, llm, number, left_s)
+                    response = ctx.llm.credited(checked(await decisive(self._handler(request, ctx))))
         except TargetShut as shut:
             return self._deferred(job, self._controls.spaced(shut.until_ms), "target shut")
         except errors.Delay as delay:
@@ -97,9 +99,13 @@ class Attempts:
         except asyncio.CancelledError as error:
             if _told_to_stop():
                 raise
+            self._raised(request.request_id, number, error)
             return self._failed(job, _failure(error, left_s), self._ms_since(began))
         except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a handler raises becomes an outcome, sys.exit() included
-            return self._failed(job, _failure(error, left_s), self._ms_since(began), llm.ended)
+            failure = _failure(error, left_s)
+            if failure.error_class is ErrorClass.INTERNAL and not isinstance(error, errors.Retry | CallFailed):
+                self._raised(request.request_id, number, error)
+            return self._failed(job, failure, self._ms_since(began), llm.ended(failure))
         latency_ms = self._ms_since(began)
         attempt = Attempt(None, latency_ms, response.provider or "", plain_model(response.model or ""))
         return Completed(response, (attempt,), self._clock.now_ms(), latency_ms)
@@ -134,8 +140,7 @@ class Attempts:
     def _failed(self, job: Job, failure: Failure, latency_ms: int, ended: Ended | None = None) -> Outcome:
         now_ms = self._clock.now_ms()
         assert job.request is not None, "only a request is called for"
-        if ended is None or ended.failure is not failure:
-            ended = Ended(failure, goes_on=False, reopens_ms=None)  # the handler's own, or an earlier call's
+        ended = ended or Ended(failure, goes_on=False, reopens_ms=None)  # the handler's own
         failure = _without_echo(failure, job.request)
         decision = decide(
             failure,

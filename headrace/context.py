@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar, overload
@@ -19,6 +20,7 @@ from headrace.instrument.about import named
 
 T = TypeVar("T")
 _NAME_CHARS = 100  # of a request id in a call's own id: providers take so much and hardly more
+_TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
 _MARK = "/"  # no request id holds it
 
 
@@ -35,16 +37,18 @@ class Caller:
     is sent, so that the same call has the same key when a handler runs again.
     """
 
-    __slots__ = ("_model", "_request", "_seen")
+    __slots__ = ("_last", "_model", "_request", "_seen", "_usage")
 
     def __init__(self, model: Model, request: Request) -> None:
         self._model = model
         self._request = request
         self._seen: dict[str, int] = {}
+        self._last: Response | None = None
+        self._usage: dict[str, int] = {}
 
     async def call(self, request: Request) -> Response:
         """One call with a whole request: the one that came, or `request.model_copy(update={"body": …})`. Raises CallFailed."""
-        return await self._model.call(request if request is self._request else self._of_its_own(request))
+        return self._noted(await self._model.call(request if request is self._request else self._of_its_own(request)))
 
     async def chat(
         self,
@@ -69,7 +73,22 @@ class Caller:
         if model is None and self._request.endpoint == endpoint:
             model = self._request.body.get("model")
         body = {name: value for name, value in (body | {"model": model}).items() if value is not None}
-        return await self._model.call(self._of_its_own(self._request.model_copy(update={"endpoint": endpoint, "body": body})))
+        return self._noted(await self._model.call(self._of_its_own(self._request.model_copy(update={"endpoint": endpoint, "body": body}))))
+
+    def _noted(self, answer: Response) -> Response:
+        self._last = answer
+        for name in _TOKENS:
+            if type(count := (answer.usage or {}).get(name)) is int:
+                self._usage[name] = self._usage.get(name, 0) + count
+        return answer
+
+    def credited(self, response: Response) -> Response:
+        """What a handler returned. Where it names no provider and model, those of the last call; without usage, the sum of all calls."""
+        if self._last is None:
+            return response
+        if response.provider is None and response.model is None:
+            response = replace(response, provider=self._last.provider, model=self._last.model)
+        return replace(response, usage=self._usage) if response.usage is None and self._usage else response
 
     def _of_its_own(self, request: Request) -> Request:
         name = self._request.request_id

@@ -22,6 +22,9 @@ _T = TypeVar("_T")
 OnUnknown = Literal["dead", "again"] | Step
 PATIENCE_S = 30.0  # for a Redis that is away, and never more than half of the time left: the rest is for giving the record back
 
+REMEMBERED = 1_000
+_raised: dict[tuple[str, str], str] = {}  # what a step raised last, by request and key: the lane that runs it again may be another
+
 
 class StepStore(Protocol):
     """Keeps steps; see `store.steps`."""
@@ -61,7 +64,7 @@ class Effects:
             case Run():
                 return await self._run(key, nonce, on_unknown if begun.again and callable(on_unknown) else step)
             case Unknown():
-                raise OnceUnknown(_unknown(key, begun))
+                raise OnceUnknown(_unknown(key, begun) + _last_raised(self._claim.request_id, key))
             case Full():
                 raise Dead(f"{_named(key)}: a request has at most {MOST_KEYS} steps", code="once_full")
             case Lost():
@@ -77,6 +80,9 @@ class Effects:
             raise
         except HeadraceError:
             await self._asked(lambda: self._store.end(self._claim, key, nonce, None))
+            raise
+        except Exception as error:
+            _remember(self._claim.request_id, key, error)
             raise
         try:
             text = dump(value)
@@ -107,6 +113,18 @@ def _unknown(key: str, begun: Unknown) -> str:
         return f"{_named(key)}: what is kept of it was written by another version of Headrace"
     since = datetime.fromtimestamp(begun.since_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return f"{_named(key)} was begun at {since} and never reported back: it may have happened; find out before it is done again"
+
+
+def _remember(request_id: str, key: str, error: Exception) -> None:
+    """The type alone: a text may quote the request. The oldest are forgotten."""
+    for oldest in list(_raised)[: max(0, len(_raised) + 1 - REMEMBERED)]:
+        _raised.pop(oldest, None)
+    _raised[request_id, key] = type(error).__name__[:64]
+
+
+def _last_raised(request_id: str, key: str) -> str:
+    kind = _raised.get((request_id, key))
+    return "" if kind is None else f"; the step raised {kind} last time"
 
 
 def _named(key: str) -> str:

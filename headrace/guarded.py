@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from time import monotonic
 from typing import NamedTuple
 
 from headrace.clock import Clock
@@ -15,6 +14,7 @@ from headrace.pauses import Pauses
 
 SHUTS = (ErrorClass.QUOTA_EXHAUSTED, ErrorClass.AUTH)
 REFUSED = 32  # by quota or key, in one call: more keys than that are not tried one after another
+REMEMBERED = 63  # failed calls of one attempt before the last: a handler may go on for as long as it likes
 STAYING: frozenset[str] = frozenset()
 
 
@@ -27,7 +27,7 @@ class TargetShut(HeadraceError):
 
 
 class Ended(NamedTuple):
-    """How the last call failed: whether its chain has a further link, and when a target of it reopens, if all are shut."""
+    """How a call failed: whether its chain has a further link, and when a target of it reopens, if all are shut."""
 
     failure: Failure
     goes_on: bool
@@ -40,7 +40,7 @@ class GuardedLlm:
     `staying` are the error classes that do not let a request go on to another link while they keep one shut.
     """
 
-    __slots__ = ("_attempt", "_attempts", "_clock", "_llm", "_pauses", "_staying", "_timeout_s", "ended")
+    __slots__ = ("_attempt", "_attempts", "_clock", "_ended", "_llm", "_pauses", "_staying", "_timeout_s")
 
     def __init__(
         self,
@@ -60,7 +60,11 @@ class GuardedLlm:
         self._attempts = attempts
         self._timeout_s = timeout_s
         self._staying = staying
-        self.ended: Ended | None = None
+        self._ended: tuple[Ended, ...] = ()
+
+    def ended(self, failure: Failure) -> Ended | None:
+        """How the call that failed so ended; None for what no call of this attempt has told. A handler may make several at once."""
+        return next((one for one in self._ended if one.failure is failure), None)
 
     async def call(self, request: Request) -> Response:
         """One call. What a quota or a key refuses costs nothing: the next open target is asked, within the same time. Raises CallFailed, TargetShut."""
@@ -75,19 +79,20 @@ class GuardedLlm:
             return await self._send(spot, request, now_ms, self._timeout_s)
         except CallFailed as error:
             if error.failure.error_class not in SHUTS:
-                self.ended = Ended(error.failure, len(routes) > 1, None)
+                self._note(Ended(error.failure, len(routes) > 1, None))
                 raise
-            return await self._elsewhere(spot, routes, request, error, monotonic())
+            return await self._elsewhere(spot, routes, request, error, now_ms)
 
-    async def _elsewhere(self, spot: Spot, routes: Sequence[Route], request: Request, error: CallFailed, began_s: float) -> Response:
-        """After a refusal by quota or key."""
+    async def _elsewhere(self, spot: Spot, routes: Sequence[Route], request: Request, error: CallFailed, began_ms: int) -> Response:
+        """After a refusal by quota or key, of a call that began at `began_ms`."""
         for _ in range(REFUSED):
+            rekeyed = await self._rekeyed(spot, error.failure)
             now_ms = self._clock.now_ms()
-            if not await self._rekeyed(spot, error.failure):
+            if not rekeyed:
                 self._pauses.shut(spot.target, error.failure, now_ms)
-            found = self._spot(routes, now_ms)
-            left_s = self._timeout_s - (monotonic() - began_s)
-            if found is None or left_s <= 0:
+            left_s = self._timeout_s - (now_ms - began_ms) / 1000
+            found = self._spot(routes, now_ms) if left_s > 0 else None  # who has a spot has its probe, and must call
+            if found is None:
                 break
             spot = found
             try:
@@ -95,10 +100,13 @@ class GuardedLlm:
             except CallFailed as again:
                 error = again
                 if again.failure.error_class not in SHUTS:
-                    self.ended = Ended(again.failure, len(routes) > 1, None)
+                    self._note(Ended(again.failure, len(routes) > 1, None))
                     raise
-        self.ended = Ended(error.failure, goes_on=False, reopens_ms=self._reopens_ms(routes, self._clock.now_ms()))
+        self._note(Ended(error.failure, goes_on=False, reopens_ms=self._reopens_ms(routes, self._clock.now_ms())))
         raise error
+
+    def _note(self, ended: Ended) -> None:
+        self._ended = (*self._ended[-REMEMBERED:], ended)
 
     async def _rekeyed(self, spot: Spot, failure: Failure) -> bool:
         """Whether the key that was refused is another by now: it was rotated, and nothing is wrong."""
@@ -112,11 +120,8 @@ class GuardedLlm:
         target, pauses = spot.target, self._pauses
         try:
             response = await self._llm.send(spot, request, attempt=self._attempt, timeout_s=timeout_s)
-        except CallFailed as error:
-            if error.failure.error_class not in SHUTS:
-                pauses.abandoned(target, now_ms)
-            raise
         except BaseException:
+            # A refusal too: `shut` comes later, and after a rotated key or a cancellation never.
             pauses.abandoned(target, now_ms)
             raise
         pauses.succeeded(target, now_ms)

@@ -27,6 +27,8 @@ LEVELS: Mapping[str, str] = {
     "retention_near": "error",
     "watchdog_failed": "error",
     "metrics_failed": "error",
+    # a handler
+    "handler_failed": "warning",
     # reading
     "group_protocol": "info",
     "assigned": "info",
@@ -86,6 +88,7 @@ LEVELS: Mapping[str, str] = {
     "endpoint_returned": "info",
     "key_changed": "info",
     "key_unreadable": "error",
+    "key_not_set": "warning",
     # operators' orders
     "paused_by_operator": "warning",
     "resumed_by_operator": "info",

@@ -504,3 +504,19 @@ async def test_without_an_order_it_is_called() -> None:
     bench = ordered(None)
     assert isinstance(await bench.outcome(), Completed)
     assert len(bench.llm.calls) == 1
+
+
+async def test_what_a_handler_raised_is_told_and_what_it_decided_is_not() -> None:
+    """An exception nobody foresaw is a line in the log; Retry is a decision."""
+
+    async def fails(request: Request, ctx: Context) -> Response:
+        raise KeyError("gone")
+
+    async def decides(request: Request, ctx: Context) -> Response:
+        raise errors.Retry
+
+    failing, deciding = Bench(by=fails), Bench(by=decides)
+    await failing.outcome()
+    await deciding.outcome()
+    assert failing.told == ["handler_failed"]
+    assert deciding.told == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,47 @@ async def test_a_key_that_was_rotated_causes_no_pause(tmp_path: Path) -> None:
     assert bench.pauses.quiet
 
 
+async def test_a_probe_that_is_refused_for_an_old_key_frees_its_place(tmp_path: Path) -> None:
+    """Another endpoint still has that key: its reopening is not held back by a probe that ended long ago."""
+    path = tmp_path / "key"
+    path.write_text("sk-key-old")
+    rotated = EndpointSettings(base_url="http://x", api_key="sk-key-old", api_key_file=path, weight=9)
+    bench = Bench(
+        provider("a", endpoints=(rotated, EndpointSettings(base_url="http://y", api_key="sk-key-old"))),
+        old=[REFUSED], new=[OK],
+    )  # fmt: skip
+    with pytest.raises(CallFailed):
+        await bench.call()
+    bench.clock.at_ms = NOW + 31_000
+    path.write_text("sk-key-new")
+    assert (await bench.call()).provider == "a"
+    assert [key for key, _ in bench.wire.sent] == ["old", "old", "new"]
+    shut = [target for target in bench.llm.targets if bench.pauses.why_shut(target, bench.clock.at_ms)]
+    assert not shut, "nobody is at it: whoever comes next may find out"
+
+
+@pytest.mark.parametrize(("took_ms", "sent"), [(8_000, "ab"), (9_000, "a")])
+async def test_a_call_after_a_refusal_has_what_time_is_left(took_ms: int, sent: str) -> None:
+    """The attempt's time is one; where none is left nothing is sent, and the target not asked stays free to be."""
+    bench = Bench(a=[REFUSED], b=[OK])
+    timeouts: list[float] = []
+    plain = bench.wire.send
+
+    async def slow(call: Call) -> Reply:
+        timeouts.append(call.timeout_s)
+        bench.clock.at_ms += took_ms
+        return await plain(call)
+
+    bench.wire.send = slow  # type: ignore[method-assign]
+    if sent == "a":
+        with pytest.raises(CallFailed):
+            await bench.call()
+    else:
+        await bench.call()
+    assert "".join(key for key, _ in bench.wire.sent) == sent
+    assert timeouts == [9, 1][: len(sent)]
+
+
 async def test_a_changed_key_ends_the_old_ones_pause(tmp_path: Path) -> None:
     """A pause is of a key: once nobody has it any more, the lane goes on."""
     path = tmp_path / "key"
@@ -244,6 +286,19 @@ async def test_a_handler_of_ones_own_walks_the_same_chain() -> None:
 
     bench = Bench(a=[OK, UNKNOWN], b=[OK])
     outcomes = await bench.live(twice)
+    assert isinstance(outcomes[-1], Completed)
+    assert [key for key, _ in bench.wire.sent] == ["a", "a", "b", "b"]
+
+
+async def test_calls_that_fail_together_walk_the_chain_too() -> None:
+    """Whichever of the failures decides: an outage fails both in one turn of the loop, and the next run calls the second link."""
+
+    async def both(request: Request, ctx: Context) -> Any:
+        first, _ = await asyncio.gather(ctx.llm.chat("one"), ctx.llm.chat("two"))
+        return first
+
+    bench = Bench(a=[UNKNOWN], b=[OK])
+    outcomes = await bench.live(both)
     assert isinstance(outcomes[-1], Completed)
     assert [key for key, _ in bench.wire.sent] == ["a", "a", "b", "b"]
 
