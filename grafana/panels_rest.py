@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from dashboard import Panel, Row, quantiles
 
+_FAULTS = "overloaded|server_error|connection|timeout|invalid_response|not_found"
+
+
+def _calls(classes: str) -> str:
+    """Calls per second to each provider that ended in one of these classes."""
+    return f'sum by (provider) (rate(headrace_call_latency_seconds_count{{+provider!="none", class=~"{classes}"}}[]))'
+
+
 DEAD = Row(
     "Dead letters",
     (
@@ -64,6 +72,13 @@ PROVIDERS = Row(
             stacked=True,
         ),
         Panel(
+            "Share of calls that fail",
+            "Of answers and failures of the provider's own; neither 429s nor what a caller asked wrongly. Above one half for long somebody is told.",
+            "percentunit",
+            ((f"{_calls(_FAULTS)} / {_calls(f'none|{_FAULTS}')}", "{{provider}}"),),
+            thresholds=(("green", None), ("red", 0.5)),
+        ),
+        Panel(
             "Tokens",
             "Of completed requests, as the provider counted them.",
             "ops",
@@ -75,27 +90,33 @@ PROVIDERS = Row(
             "Keys and models of a provider that are shut.",
             "short",
             (
-                ("max by (provider) (headrace_provider_paused_scopes{})", "{{provider}}"),
+                ("max by (provider, class) (headrace_provider_paused_scopes{})", "{{provider}} {{class}}"),
                 ("sum by (provider, class) (increase(headrace_provider_pauses_total{}[]))", "begun: {{provider}} {{class}}"),
             ),
         ),
         Panel(
             "Until it reopens",
-            "Time until the last of a provider's pauses ends.",
+            "Time until the last of a provider's pauses ends, by class.",
             "s",
-            (("max by (provider) (headrace_provider_reopens_seconds{})", "{{provider}}"),),
+            (("max by (provider, class) (headrace_provider_reopens_seconds{})", "{{provider}} {{class}}"),),
         ),
         Panel(
             "Endpoints in flight",
             "Calls under way to each address.",
             "short",
-            (("sum by (provider, endpoint) (headrace_endpoint_calls_in_flight{})", "{{endpoint}}"),),
+            (("sum by (provider, endpoint) (headrace_endpoint_calls_in_flight{})", "{{provider}} {{endpoint}}"),),
         ),
         Panel(
             "Endpoints left out",
-            "Addresses that are not called because they kept failing.",
+            "How many workers do not call an address, and why: it kept failing, or fails its health check.",
             "short",
-            (("max by (provider, endpoint) (headrace_endpoint_out{})", "{{endpoint}}"),),
+            (
+                ("sum by (provider, endpoint, reason) (headrace_endpoint_out{}) > 0", "{{provider}} {{endpoint}}: {{reason}}"),
+                (
+                    'sum by (provider, endpoint) (headrace_endpoint_health{+state="failing"}) > 0',
+                    "{{provider}} {{endpoint}}: health check fails",
+                ),
+            ),
         ),
         Panel(
             "Possible extra calls",

@@ -8,18 +8,21 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from headrace.attempt import longest_s
 from headrace.config import Settings
 from headrace.dlq.follower import Follower
 from headrace.lane import RunningLane, Shared, calls_models
-from headrace.metrics.gauges import Endpoint, Moment, Process, of_letters, of_process, of_report
+from headrace.llm.standing import standing_of
+from headrace.metrics.gauges import Moment, Process, of_letters, of_process, of_report
 from headrace.metrics.metric import Row
 from headrace.metrics.page import MetricsPage
-from headrace.vitals import ThreadSample
+from headrace.vitals import EndpointSample, LettersSample, ThreadSample
 from headrace.watch.health import Health
 from headrace.watch.judgement import Bounds
 from headrace.watch.probes import Probes
+from headrace.watch.targets import targets
 from headrace.watch.watchdog import Watchdog
 from headrace.wheels import Wheels
 
@@ -47,8 +50,8 @@ class Oversight:
             tell=shared.tell,
         )
         names = tuple(lane.name for lane in lanes)
-        self._probes = Probes(lambda: self._watchdog.report, names)
         self._shared = shared
+        self._probes = Probes(lambda: self._watchdog.report, names, more=self._targets)
         self._calls = calls_models(names)
         self._process = Process(self._beat_at, calls=self._calls)
         self._follower = Follower(shared.settings, tell=shared.tell) if "dlq" in names else None
@@ -78,6 +81,17 @@ class Oversight:
         """The process begins to stop: no longer ready."""
         self._probes.stopping = True
 
+    def endpoints(self) -> tuple[EndpointSample, ...]:
+        """As of the last beat; none where nothing is called."""
+        return self._process.endpoints
+
+    def letters(self) -> LettersSample | None:
+        """The open dead letters, if this process follows them and has read what there is."""
+        standing = self._follower.standing if self._follower is not None else None
+        if standing is None or not standing.caught_up:
+            return None
+        return LettersSample(standing.open, standing.oldest_ms, standing.untracked)
+
     async def _beat(self) -> None:
         """The loop's own turns; each of them publishes what the lanes are at."""
         while True:
@@ -95,14 +109,16 @@ class Oversight:
         pauses = shared.pauses.snapshot(shared.clock.now_ms())
         return Process(
             self._beat_at,
-            tuple((pause.scope.provider, pause.until_ms) for pause in pauses),
-            tuple(
-                Endpoint(one.provider, one.endpoint, one.in_flight, one.out_s is not None or one.why is not None)
-                for one in shared.llm.endpoints()
-            ),
+            tuple(pauses),
+            standing_of(shared.llm.endpoints()),
             admission_open=shared.recovery.is_open,
             epoch=zlib.crc32(shared.store.epochs.value),
         )
+
+    def _targets(self) -> dict[str, Any]:
+        """From the probes' thread: what the loop published last."""
+        process, shared = self._process, self._shared
+        return targets(process.endpoints, process.pauses, shared.clock.now_ms(), shared.meters.sets.model) if process.calls else {}
 
     def _rows(self) -> Iterable[Row]:
         """At a scrape, on the scraper's thread."""

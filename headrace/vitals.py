@@ -95,6 +95,27 @@ class LaneSample:
     received_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointSample:
+    """A provider's endpoint by host and port. `out` is why it is left out (None: it is in), `out_s` for how long still; `healthy` None: unchecked."""
+
+    provider: str
+    address: str
+    in_flight: int = 0
+    out: str | None = None
+    out_s: float | None = None
+    healthy: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LettersSample:
+    """The dead letters that are open, by class, when all there are have been read. `oldest_ms` is epoch ms; `untracked` are beyond what is kept."""
+
+    open: Mapping[str, int] = field(default_factory=dict)
+    oldest_ms: int | None = None
+    untracked: int = 0
+
+
 class ThreadSample(NamedTuple):
     """A thread, or the event loop: when it came round last, and how long it may take for that."""
 

@@ -92,7 +92,8 @@ def page(letter: Letter, *, reveal: bool = False, full: bool = False) -> Iterato
     """The lines of `show`. Without `reveal`, of key, value and the producer's headers only the sizes, and a digest of the value."""
     for name, fact in as_json(letter).items():
         if name != "attempts" and fact is not None:
-            yield f"{name:16} {safe(str(fact), 1024)}"
+            label = "calls" if name == "retry_count" else name  # it counts the first call too
+            yield f"{label:16} {safe(str(fact), 1024)}"
     for number, attempt in enumerate(letter.trail.attempts, start=1):
         yield f"{'attempt':16} {number}: {attempt.error_class or 'ok'} after {attempt.latency_ms:,} ms at {_called(attempt)}"
     record = letter.record

@@ -68,8 +68,8 @@ class Follower:
             try:
                 _Following(self._settings, self.thread.stopping, self._tell, self._publish).run()
             except (HeadraceError, KafkaException) as error:
-                self.standing = Standing()
-                if str(error) != told:
+                was_well, self.standing = self.standing.caught_up, Standing()
+                if was_well or str(error) != told:
                     told = str(error)
                     self._tell("letters_unfollowed", {"error": words_of(error), "note": "open dead letters are counted anew in a while"})
             self.thread.stopping.wait(self._again_s)
@@ -138,8 +138,7 @@ class _Following:
         return {found.partition: found.offset for found in self._consumer.offsets_for_times(asked, timeout=ASK_S)}
 
     def _begin(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Read these partitions too."""
-        self._known[topic] = self._known.get(topic, 0) + len(offsets)
+        """Read these partitions too. What fails here leaves them for the next look."""
         parts = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
         for part in parts:
             first, end = self._consumer.get_watermark_offsets(part, timeout=ASK_S)
@@ -147,6 +146,7 @@ class _Following:
             self._total += max(0, end - at)
             self._missing.add((topic, part.partition))
         self._consumer.incremental_assign(parts)
+        self._known[topic] = self._known.get(topic, 0) + len(offsets)
 
     def _catch_up(self, step: int, steps: int) -> None:
         while self._missing and not self._stopping.is_set():

@@ -53,8 +53,11 @@ class _Bounded(httpx2.AsyncByteStream):
         self._unpack = _as_it_is if window_bits is None else _unpacking(window_bits)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+        size = received = 0
         async for data in self._inner:
+            received += len(data)  # what follows the end of a packed body unpacks to nothing, and is kept all the same
+            if received > self._limit:
+                raise oversized(self._limit)
             for piece in self._unpack(data):
                 size += len(piece)
                 if size > self._limit:

@@ -16,7 +16,10 @@ _SECRET_CHARS = 6  # a shorter header is a word that stands anywhere
 
 
 class EndpointState(NamedTuple):
-    """An endpoint at a moment. `out_s` is how long it is still left out, `why` says for what: an error class or `health`; None: it is in."""
+    """An endpoint at a moment. `out_s` is how long it is still left out, `why` says for what: an error class or `health`; None: it is in.
+
+    `healthy` is what its health check says; None: there is none.
+    """
 
     provider: str
     endpoint: str
@@ -24,6 +27,7 @@ class EndpointState(NamedTuple):
     in_flight: int
     out_s: float | None
     why: str | None
+    healthy: bool | None = None
 
 
 class Key(NamedTuple):
@@ -70,7 +74,8 @@ class Endpoint:
         """How it stands."""
         out_s = max(0.0, self.out_until_s - now_s) if self.left_out else 0.0 if self.down else None
         why = "health" if self.down and not self.left_out else self.why if self.left_out else None
-        return EndpointState(self.provider, self.label, self.key.key_id, self.in_flight, out_s, why)
+        healthy = None if self.settings.health is None else not self.down
+        return EndpointState(self.provider, self.label, self.key.key_id, self.in_flight, out_s, why, healthy)
 
     def _key(self, value: SecretStr | None, before: tuple[bytes, ...]) -> Key:
         headers = {

@@ -26,7 +26,7 @@ class HealthCheck:
         self._settings = settings
         self._balance = balance
         self._endpoint = endpoint
-        self._url = URL(endpoint.server.base_url).origin().join(URL(settings.path))
+        self._url = URL(f"{URL(endpoint.server.base_url).origin()}{settings.path}")  # joined as texts: `//…` names no other host
         self._failed = 0
 
     async def run(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from stat import S_ISFIFO
 from typing import NamedTuple
 
 KEY_BYTES = 64 * 1024
@@ -32,6 +33,8 @@ class KeyFile:
         """Reads it if it may have changed."""
         try:
             found = self.path.stat()
+            if S_ISFIFO(found.st_mode):
+                return Look()  # a pipe was read at the start, and gives nothing twice
             signature = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
             if signature == self._known:
                 return Look()
@@ -52,6 +55,6 @@ def _key_in(content: bytes) -> Look:
         key = content.decode("utf-8").strip()
     except UnicodeDecodeError:
         return Look(fault="not UTF-8 text")
-    if not key or not key.isprintable():
-        return Look(fault="empty" if not key else "not one line of text")
+    if not key or not (key.isascii() and key.isprintable()):
+        return Look(fault="empty" if not key else "not one line of ASCII text")
     return Look(key=key)

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from headrace.instrument.events import LEVELS
 from headrace.metrics import definitions as d
-from headrace.metrics.labels import CLASSES, DEFERRALS, DUPLICATE_OF, ENDS, EXTRA, LOSSES, MOVED_TO, SINKS, TOKENS, TOLD, LabelSets
+from headrace.metrics.labels import CLASSES, DEFERRALS, DUPLICATE_OF, ENDS, EXTRA, LOSSES, MOVED_TO, PAUSING, SINKS, TOKENS, TOLD, LabelSets
 from headrace.metrics.metric import Labels, Metric
 from headrace.redact import NONE, OTHER
 
 CALLING = ("main", "retry")
-PAUSING = ("quota_exhausted", "auth")
 
 
 def beginning(sets: LabelSets, lanes: Sequence[str]) -> Iterator[tuple[Metric, Labels]]:

@@ -110,14 +110,14 @@ TOKENS = _counter(
 )
 PROVIDER_PAUSED = _gauge(
     "provider_paused_scopes",
-    ("provider",),
-    "What is shut of a provider because of a quota or a key: keys, or single models of one.",
+    ("provider", "class"),
+    "What is shut of a provider, by what showed that it was needed (a quota or a key): keys, or single models of one.",
     per="process",
 )
 PROVIDER_REOPENS = _gauge(
     "provider_reopens_seconds",
-    ("provider",),
-    "Time until the last of a provider's pauses ends; 0 without one.",
+    ("provider", "class"),
+    "Time until the last of a provider's pauses of this class ends; 0 without one.",
     unit="seconds",
     per="process",
 )
@@ -127,13 +127,19 @@ PROVIDER_PAUSES = _counter(
 ENDPOINT_CALLS = _gauge(
     "endpoint_calls_in_flight",
     ("provider", "endpoint"),
-    "Calls under way to an endpoint: its address without user and query.",
+    "Calls under way to an endpoint: its host and port, with `#2` and so on where a provider has several of the same.",
     per="process",
 )
 ENDPOINT_OUT = _gauge(
     "endpoint_out",
-    ("provider", "endpoint"),
-    "1 while an endpoint is left out because it kept failing, or fails its health check.",
+    ("provider", "endpoint", "reason"),
+    "1 while an endpoint is left out because it kept failing, by how it failed last, or because it fails its health check (`health`).",
+    per="process",
+)
+ENDPOINT_HEALTH = _gauge(
+    "endpoint_health",
+    ("provider", "endpoint", "state"),
+    "1 at the state its health check last found; `unchecked` where none is configured.",
     per="process",
 )
 POSSIBLE_EXTRA = _counter(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from headrace.dlq.open import Standing
 from headrace.metrics import definitions as d
-from headrace.metrics.labels import CLASSES, PAUSES, LabelSets, one_of
+from headrace.metrics.labels import CLASSES, HEALTH, OUT, PAUSES, PAUSING, LabelSets, class_of, one_of
 from headrace.metrics.metric import Row
+from headrace.pauses import Pause
 from headrace.redact import OTHER
-from headrace.vitals import LaneSample
+from headrace.vitals import EndpointSample, LaneSample
 from headrace.watch.judgement import Judged
 from headrace.watch.watchdog import Report
 
@@ -27,22 +27,13 @@ class Moment:
     now_ms: int
 
 
-class Endpoint(NamedTuple):
-    """One of a provider's addresses, as configured."""
-
-    provider: str
-    address: str
-    in_flight: int
-    out: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What is of the process, and not of a lane: pauses as (provider, until, epoch ms), and Redis, where it is used."""
+    """What is of the process, and not of a lane: what is shut, the endpoints, and Redis, where it is used."""
 
     beat_at: float
-    pauses: tuple[tuple[str, int], ...] = ()
-    endpoints: tuple[Endpoint, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    endpoints: tuple[EndpointSample, ...] = ()
     calls: bool = True
     admission_open: bool = True
     epoch: int = 0
@@ -101,16 +92,27 @@ def of_process(process: Process, sets: LabelSets, moment: Moment, retention_ms: 
         return
     yield Row(d.ADMISSION, (), process.admission_open)
     yield Row(d.EPOCH, (), process.epoch)
-    for provider, address, in_flight, out in process.endpoints:
-        yield Row(d.ENDPOINT_CALLS, (provider, address), in_flight)
-        yield Row(d.ENDPOINT_OUT, (provider, address), out)
-    ends: dict[str, list[int]] = {name: [] for name in sets.providers}
-    for provider, until_ms in process.pauses:
-        if until_ms > moment.now_ms:
-            ends.setdefault(sets.provider(provider), []).append(until_ms)
-    for provider, until in ends.items():
-        yield Row(d.PROVIDER_PAUSED, (provider,), len(until))
-        yield Row(d.PROVIDER_REOPENS, (provider,), max((ms - moment.now_ms for ms in until), default=0) / 1000)
+    for endpoint in process.endpoints:
+        yield from _endpoint(endpoint)
+    yield from _pauses(process.pauses, sets, moment.now_ms)
+
+
+def _endpoint(one: EndpointSample) -> Iterator[Row]:
+    named = one.provider, one.address
+    why = one.out if one.out is None or one.out in OUT else OTHER
+    yield Row(d.ENDPOINT_CALLS, named, one.in_flight)
+    yield from (Row(d.ENDPOINT_OUT, (*named, reason), reason == why) for reason in (*OUT, OTHER))
+    yield from (Row(d.ENDPOINT_HEALTH, (*named, state), HEALTH[one.healthy] == state) for state in HEALTH.values())
+
+
+def _pauses(pauses: Iterable[Pause], sets: LabelSets, now_ms: int) -> Iterator[Row]:
+    ends: dict[tuple[str, str], list[int]] = {(name, why): [] for name in sets.providers for why in PAUSING}
+    for pause in pauses:
+        if pause.until_ms > now_ms:
+            ends.setdefault((sets.provider(pause.scope.provider), class_of(pause.error_class)), []).append(pause.until_ms)
+    for labels, until in ends.items():
+        yield Row(d.PROVIDER_PAUSED, labels, len(until))
+        yield Row(d.PROVIDER_REOPENS, labels, max((ms - now_ms for ms in until), default=0) / 1000)
 
 
 def of_letters(standing: Standing, moment: Moment) -> Iterable[Row]:

@@ -18,6 +18,9 @@ TOLD = {"alert_sent": "sent", "alert_failed": "failed", "alert_refused": "refuse
 MOVED_TO = ("retry", "later")
 TOKENS = ("prompt", "completion")
 EXTRA = ("taken_over", "hand_over_refused")
+PAUSING = ("quota_exhausted", "auth")
+OUT = ("connection", "timeout", "server_error", "overloaded", "health")
+HEALTH: Mapping[bool | None, str] = {None: "unchecked", True: "well", False: "failing"}
 
 PAUSES: Mapping[str, str] = {
     "stop": "stop",

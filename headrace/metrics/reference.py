@@ -25,7 +25,7 @@ Counters count from the start of the process. Figures of lanes and partitions ar
 over workers is the fleet's; where several workers tell the same number (`headrace_dead_letters_*`, `headrace_parked_*`), take the maximum.
 
 What to alert on is in `grafana/rules/headrace.yml`, and what to do then in [the runbook](runbook.md). `grafana/dashboards/headrace.json` shows
-all of it.
+all of it. [Prometheus on your own host](health.md#prometheus-on-your-own-host) says how to have them scraped.
 """
 _GROUPS = (
     ("Flow", ("records_received", "lane_settled_age")),
@@ -60,6 +60,8 @@ def _labels() -> str:
         ("reason of a deferral", (*labels.DEFERRALS.values(), OTHER)),
         ("reason of a loss", (*labels.LOSSES.values(), OTHER)),
         ("reason of a possible extra call", labels.EXTRA),
+        ("reason of an endpoint left out", (*labels.OUT, OTHER)),
+        ("state", labels.HEALTH.values()),
         ("end of a transaction", labels.ENDS),
         ("end of an alert", labels.TOLD.values()),
         ("sink", (*labels.SINKS, OTHER)),

@@ -22,7 +22,7 @@ LETTERS_EVERY_S = 30.0
 
 
 class Gather:
-    """`groups` says which group reads which topic. Dead letters are read again at most every 30 s; all else each time."""
+    """`groups` says which group reads which topic. Where no worker counts the dead letters, they are read, at most every 30 s."""
 
     def __init__(self, settings: Settings, groups: Mapping[str, str], store: Store) -> None:
         self._settings = settings
@@ -37,7 +37,8 @@ class Gather:
         now_ms = Clock().now_ms()
         away: dict[str, str] = {}
         known = await self._redis(away)
-        lags, letters = await asyncio.gather(self._lags(now_ms, away), self._dead(away))
+        counted = None if known is None else known.counted()
+        lags, letters = await asyncio.gather(self._lags(now_ms, away), self._dead(away, counted))
         if known is None:
             known = Picture(namespace=self._settings.namespace, now_ms=now_ms)
         return replace(known, lags=lags, letters=letters, parked_cap=self._settings.limits.parked_records, away=away)
@@ -76,7 +77,9 @@ class Gather:
             orders=tuple(sorted(orders, key=lambda one: one.since_ms)),
         )
 
-    async def _dead(self, away: dict[str, str]) -> Letters | None:
+    async def _dead(self, away: dict[str, str], counted: Letters | None) -> Letters | None:
+        if counted is not None:  # exact, and of a few seconds ago
+            return counted
         if time.monotonic() - self._read_at < LETTERS_EVERY_S:
             return self._letters
         try:

@@ -1,4 +1,4 @@
-"""The picture as NDJSON: a line a lane, worker, pause and order, then Redis, dead letters, warnings and the summary."""
+"""The picture as NDJSON: a line a lane, worker, endpoint, pause and order, then Redis, dead letters, warnings and the summary."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def lines(picture: Picture) -> Iterator[dict[str, object]]:
         times = {"since": iso(member.since_ms), "seen": iso(member.at_ms), "silent": member.silent(picture.now_ms)}
         facts = {"incarnation": member.incarnation, "instance": member.instance, "host": member.host, "pid": member.pid}
         yield {"kind": "worker", **facts, "version": member.version, **times, "lanes": dict(member.lanes)}
+    yield from ({"kind": "endpoint", **asdict(one)} for one in picture.endpoints())
     for pause in picture.pauses:
         yield {
             "kind": "pause",

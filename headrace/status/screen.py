@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -14,14 +14,16 @@ from rich.text import Text
 from headrace.controls.entry import Entry
 from headrace.dlq.display import moment, safe
 from headrace.pauses import Pause
+from headrace.plural import counted
 from headrace.roster import Member
-from headrace.status.picture import Lag, Letters, Picture, warnings
+from headrace.status.picture import Endpoint, Lag, Letters, Picture, warnings
 
 _CLASSES = 4
+_WIDE = 100  # columns of a terminal: below, what can be done without is left out, so that no word is broken
 
 
-def screen(picture: Picture) -> RenderableType:
-    """All of it, warnings first."""
+def screen(picture: Picture, *, width: int = _WIDE) -> RenderableType:
+    """All of it, warnings first. On fewer than 100 columns without versions and beginnings."""
     parts: list[RenderableType] = [Text(f"{picture.namespace}  {moment(picture.now_ms)} UTC", style="bold")]
     found = list(warnings(picture))
     parts += [Text.from_markup(f"[bold red]![/] {_plain(text)}", overflow="fold") for text in found]
@@ -30,9 +32,11 @@ def screen(picture: Picture) -> RenderableType:
     if picture.lags:
         parts += ["", _lanes(picture)]
     if picture.members:
-        parts += ["", _workers(picture)]
+        parts += ["", _workers(picture, wide=width >= _WIDE)]
+    if endpoints := picture.endpoints():
+        parts += ["", _endpoints(endpoints)]
     if picture.pauses or picture.orders:
-        parts += ["", _orders(picture)]
+        parts += ["", _orders(picture, wide=width >= _WIDE)]
     elif picture.held is not None:
         parts += ["", "nothing is paused or cancelled"]
     parts += ["", *_rest(picture)]
@@ -44,9 +48,7 @@ def _table(*columns: str | Column) -> Table:
 
 
 def _lanes(picture: Picture) -> Table:
-    table = _table(
-        "lane", *(Column(name, justify="right") for name in ("waiting", "in flight", "workers")), Column("paused", overflow="fold")
-    )
+    table = _table("lane", *map(_number, ("waiting", "in flight", "workers")), Column("paused", overflow="fold"))
     for lag in picture.lags:
         unknown = "redis" in picture.away
         flying = "–" if lag.lane == "wheels" else f"{picture.in_flight(lag.lane):,}"
@@ -61,17 +63,28 @@ def _reasons(picture: Picture, lag: Lag) -> str:
     return _plain("; ".join(sorted(told)))
 
 
-def _workers(picture: Picture) -> Table:
-    table = _table("worker", "host", "lanes", Column("in flight", justify="right"), "up", "version", "seen")
+def _workers(picture: Picture, *, wide: bool) -> Table:
+    folded = (Column(name, overflow="fold") for name in ("worker", "host", "lanes"))
+    table = _table(*folded, _number("in flight"), _short("up"), _short("seen"), *(("version",) if wide else ()))
     for member in picture.members:
         silent = member.silent(picture.now_ms)
         seen = f"{max(0, picture.now_ms - member.at_ms) // 1000} s ago"
         up = _span(picture.now_ms - member.since_ms)
         table.add_row(
             _plain(member.instance or member.incarnation), _plain(f"{member.host}/{member.pid}"), _plain(_lanes_of(member)),
-            "?" if silent else str(sum(int(lane.get("in_flight", 0)) for lane in member.lanes.values())), up, _plain(member.version),
-            f"[red]{seen}[/]" if silent else seen,
+            "?" if silent else str(sum(int(lane.get("in_flight", 0)) for lane in member.lanes.values())), up,
+            f"[red]{seen}[/]" if silent else seen, *((_plain(member.version),) if wide else ()),
         )  # fmt: skip
+    return table
+
+
+def _endpoints(endpoints: Sequence[Endpoint]) -> Table:
+    table = _table("endpoint", Column("of", overflow="fold"), *map(_number, ("in flight", "workers")), Column("left out", overflow="fold"))
+    for one in endpoints:
+        out = ", ".join(f"by {count} ({why})" for why, count in one.out.items())
+        table.add_row(
+            _plain(one.endpoint), _plain(one.provider), f"{one.in_flight:,}", str(one.workers), f"[red]{_plain(out)}[/]" if out else ""
+        )
     return table
 
 
@@ -83,17 +96,32 @@ def _ready(lane: Mapping[str, Any]) -> bool:
     return bool(lane.get("joined", True))
 
 
-def _orders(picture: Picture) -> Table:
-    table = _table("order", Column("of", overflow="fold"), "by", Column("why", overflow="fold"), "since (UTC)", "until (UTC)")
+def _orders(picture: Picture, *, wide: bool) -> Table:
+    folded = (Column(name, overflow="fold") for name in ("of", "by", "why"))
+    table = _table(_short("order"), *folded, _short("until"), *((_short("since"),) if wide else ()))
+    now_ms = picture.now_ms
     for order in picture.orders:
-        until = "resumed" if order.until_ms is None else moment(order.until_ms)
-        table.add_row(_kind(order), _plain(_about(order)), _plain(order.who), _plain(order.why), moment(order.since_ms), until)
+        until = "resumed" if order.until_ms is None else _when(order.until_ms, now_ms)
+        since = (_when(order.since_ms, now_ms),) if wide else ()
+        table.add_row(_kind(order), _plain(_about(order)), _plain(order.who), _plain(order.why), until, *since)
     for pause in picture.pauses:
         about = f"provider {pause.scope.provider}, key {pause.scope.key_id}" + (f", model {pause.scope.model}" if pause.scope.model else "")
-        table.add_row(
-            "[yellow]shut[/]", _plain(about), "the provider", _plain(_shut_by(pause)), "", f"{moment(pause.until_ms)}, then a probe"
-        )
+        table.add_row("[yellow]shut[/]", _plain(about), "the provider", _plain(_shut_by(pause)), _when(pause.until_ms, now_ms))
     return table
+
+
+def _when(at_ms: int, now_ms: int) -> str:
+    """As short as it is clear beside the time above: the time today, the day and time of this year, else the day."""
+    at, now = moment(at_ms), moment(now_ms)
+    return at[11:] if at[:10] == now[:10] else at[5:16] if at[:4] == now[:4] else at[:10]
+
+
+def _number(name: str) -> Column:
+    return Column(name, justify="right", no_wrap=True)
+
+
+def _short(name: str) -> Column:
+    return Column(name, no_wrap=True)
 
 
 def _shut_by(pause: Pause) -> str:
@@ -106,7 +134,7 @@ def _kind(order: Entry) -> str:
 
 def _about(order: Entry) -> str:
     if order.kind == "ids":
-        return f"{order.left:,} ids"
+        return counted(order.left, "id")
     return str(order.scope) + (", sent before" if order.kind == "cancel" else "")
 
 
@@ -127,7 +155,8 @@ def _letters(letters: Letters) -> str:
     rest = ", …" if len(letters.by_class) > _CLASSES else ""
     oldest = f", the oldest of {moment(letters.oldest_ms)} UTC" if letters.oldest_ms is not None else ""
     of_class = f" ({', '.join(classes)}{rest}){oldest}" if classes else ""
-    return f"{letters.open:,}{more} open{of_class}, {letters.total:,} in the topic"
+    total = "" if letters.total is None else f", {letters.total:,} in the topic"
+    return f"{letters.open:,}{more} open{of_class}{total}"
 
 
 def _span(ms: int) -> str:

@@ -6,6 +6,7 @@ second loop for three paths that are asked every few seconds would be more to go
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -17,7 +18,8 @@ import orjson
 
 from headrace.errors import ConfigError
 
-PATIENCE_S = 5.0  # a client that sends its request slower than this is let go
+PATIENCE_S = 5.0  # a client that says nothing for so long is let go
+ROOM_S = 0.5  # for the thread of one that was let go to end
 AT_ONCE = 16
 
 
@@ -78,6 +80,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._room = threading.BoundedSemaphore(AT_ONCE)
+        self._reading: dict[socket.socket, None] = {}  # the oldest first
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -88,10 +91,13 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """One thread a connection, and no more than a few at once."""
-        if not self._room.acquire(blocking=False):
+        """One thread a connection, and no more than a few at once. Who has been longest in saying what he wants makes room for the next:
+        else a few that drip would keep the probes out, and the worker would be killed for it.
+        """
+        if not self._room.acquire(blocking=False) and not (self._let_go() and self._room.acquire(timeout=ROOM_S)):
             self.shutdown_request(request)
             return
+        self._reading[request] = None
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -99,7 +105,21 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.heard(request)
             self._room.release()
+
+    def heard(self, request: socket.socket) -> None:
+        """It has said what it wants, or has ended."""
+        self._reading.pop(request, None)
+
+    def _let_go(self) -> bool:
+        oldest = next(iter(list(self._reading)), None)
+        if oldest is None:
+            return False
+        self.heard(oldest)
+        with contextlib.suppress(OSError):  # it has just ended by itself
+            oldest.shutdown(socket.SHUT_RDWR)
+        return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away in the middle is no fault of ours, and nothing to print."""
@@ -113,6 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a path, or 404."""
+        if isinstance(self.server, _Server):
+            self.server.heard(self.connection)
         path = self.path.partition("?")[0]
         if (page := self.pages.get(path)) is not None:
             self._send(page(",".join(self.headers.get_all("Accept", []))))

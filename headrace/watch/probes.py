@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.vitals import LaneSample
@@ -15,12 +15,20 @@ STALE_S = 20.0
 
 
 class Probes:
-    """`report` gives the watchdog's last one. Set `stopping` when the process begins to stop."""
+    """`report` gives the watchdog's last one, `more` what `/status` shows beside the lanes. Set `stopping` when the process begins to stop."""
 
-    def __init__(self, report: Callable[[], Report], lanes: tuple[str, ...], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        report: Callable[[], Report],
+        lanes: tuple[str, ...],
+        now: Callable[[], float] = time.monotonic,
+        *,
+        more: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
         self._report = report
         self._lanes = lanes
         self._now = now
+        self._more = more
         self.stopping = False
 
     def routes(self) -> Routes:
@@ -56,13 +64,13 @@ class Probes:
         return Answer(not waiting, {"status": "waiting", "for": waiting} if waiting else {"status": "ok"})
 
     def status(self) -> Answer:
-        """Every lane and partition: numbers and reasons, no record's content, id or key."""
+        """Every lane and partition, every endpoint and what is shut: numbers and reasons, no record's content, id or key."""
         report, now = self._report(), self._now()
         by_lane: dict[str, list[Judged]] = {}
         for judged in report.partitions.values():
             by_lane.setdefault(judged.lane, []).append(judged)
         lanes = {name: _lane(lane, by_lane.get(name, []), now) for name, lane in report.lanes.items()}
-        return Answer(well=True, body={"looked_s_ago": round(now - report.at, 1), "lanes": lanes})
+        return Answer(well=True, body={"looked_s_ago": round(now - report.at, 1), "lanes": lanes, **self._more()})
 
 
 def _lane(lane: LaneSample, partitions: list[Judged], now: float) -> dict[str, Any]:

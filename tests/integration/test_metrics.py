@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import shutil
 import subprocess
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from headrace.config import Settings
 from headrace.instrument.events import LEVELS
-from headrace.llm.endpoint import label_of
+from headrace.llm.standing import address_of
 from headrace.local.stub import Action, Match, Rule
 from headrace.metrics import definitions
 from headrace.metrics import labels as sets
@@ -43,10 +47,11 @@ def allowed(settings: Settings) -> dict[str, frozenset[str]]:
         "outcome": frozenset(sets.OUTCOMES),
         "class": frozenset(sets.CLASSES) | others,
         "of": frozenset(sets.DUPLICATE_OF),
-        "reason": frozenset({*sets.PAUSES.values(), *sets.DEFERRALS.values(), *sets.LOSSES.values(), *sets.EXTRA}) | others,
+        "reason": frozenset({*sets.PAUSES.values(), *sets.DEFERRALS.values(), *sets.LOSSES.values(), *sets.EXTRA, *sets.OUT}) | others,
         "provider": frozenset(known.providers) | others,
         "model": frozenset(known.models) | others,
-        "endpoint": frozenset(label_of(server.base_url) for provider in settings.providers for server in provider.servers()),
+        "endpoint": frozenset(address_of(server.base_url) for provider in settings.providers for server in provider.servers()),
+        "state": frozenset(sets.HEALTH.values()),
         "kind": frozenset(sets.TOKENS),
         "end": frozenset({*sets.ENDS, *sets.TOLD.values()}),
         "to": frozenset(sets.MOVED_TO),
@@ -138,6 +143,34 @@ async def test_the_numbers_are_those_of_what_happened(bench: Bench, stub: Patien
     assert page.value("headrace_dead_letters_open", class_="invalid_request") == 1
     assert page.value("headrace_events_total", event="settled") == page.value("headrace_transactions_total", end="committed")
     assert page.value("headrace_partition_stalled") == 0
+
+
+async def test_a_spent_quota_is_shown_with_its_class_code_and_end(bench: Bench, stub: PatientStub) -> None:
+    """On the page by class, in `/status` with the provider's code and the time left; the endpoint is not to blame, and stays in."""
+    stub.set_rules((Rule(name="quota", match=Match(), action=Action(signal="insufficient_quota")),))
+    async with Engine(bench.settings(stub.base_url, pause={"first_s": 600, "cap_s": 600}, limits={"concurrency": 1})) as engine:
+        bench.ask("q-1")
+        await engine.event("target_shut", timeout_s=60)
+        paused = "headrace_provider_paused_scopes"
+        page = await Page.until(engine, lambda page: page.value(paused, class_="quota_exhausted") == 1, "pause")
+        status = await asyncio.to_thread(status_of, engine)
+        await engine.stop()
+    assert page.value(paused, class_="auth") == 0
+    assert 0 < (page.value("headrace_provider_reopens_seconds", class_="quota_exhausted") or 0) <= 600
+    assert page.value("headrace_endpoint_out") == 0
+    (pause,) = status["pauses"]
+    assert (pause["error_class"], pause["code"], pause["model"]) == ("quota_exhausted", "insufficient_quota", None)
+    assert 0 < pause["left_s"] <= 600
+    (endpoint,) = status["endpoints"]
+    assert (endpoint["provider"], endpoint["out"], endpoint["healthy"]) == ("stub", None, None)
+
+
+def status_of(engine: Engine) -> dict[str, Any]:
+    """`/status`. Blocking."""
+    address = engine.named("health_listening")[0]["address"]
+    with urllib.request.urlopen(f"{address}/status", timeout=20) as answer:
+        found: dict[str, Any] = json.loads(answer.read())
+    return found
 
 
 async def test_a_dead_letter_is_open_until_it_is_answered(bench: Bench, stub: PatientStub) -> None:

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from headrace.errors import StoreUnavailable
 from headrace.roster import FORGOTTEN_MS, Heartbeat, parse
 from headrace.vitals import AtWork, LaneSample
@@ -99,3 +101,18 @@ async def test_without_redis_it_goes_on_and_says_so_once() -> None:
     await ended(task)
     assert told == ["heartbeat_unwritten"]
     assert board.opened >= 2
+
+
+async def test_a_redis_that_does_not_answer_holds_up_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its word is not taken back then; it grows old by itself."""
+    board, told = Board(), list[str]()
+    task = await one_beat(board, told)
+
+    async def silent(names: Sequence[str]) -> None:
+        await asyncio.Event().wait()
+
+    board.drop = silent  # type: ignore[method-assign]
+    monkeypatch.setattr("headrace.roster.LEAVE_S", 0.01)
+    async with asyncio.timeout(20):
+        await ended(task)
+    assert "me" in board.rows

@@ -9,6 +9,7 @@ import orjson
 from headrace import roster
 from headrace.controls.entry import Entry, Scope, parse
 from headrace.roster import Member
+from headrace.vitals import EndpointSample, LettersSample
 from tests.support.golden import golden, same_as_golden
 
 ORDERS = [
@@ -20,7 +21,12 @@ ORDERS = [
     Entry("ids", Scope(), "ada@host", "by mistake", 1_800_000_000_000, 1_801_209_600_000, {}, "1a2b-c3d4e5", 2),
 ]
 LANE = {"in_flight": 3, "callers": 64, "waiting": 9, "unsettled": 2, "partitions": 4, "joined": True, "pauses": ["stop"]}
-MEMBER = Member("a1b2c3", "w-1", "host", 7, "0.1.0", 1_800_000_000_000, 1_800_000_003_000, {"main": LANE})
+ENDPOINTS = (
+    EndpointSample("openai", "127.0.0.1:8000", 3, None, None, healthy=None),
+    EndpointSample("openai", "gpu-2:8000", 0, "timeout", 12.5, healthy=True),
+)
+LETTERS = LettersSample({"timeout": 2}, 1_800_000_000_000, 1)
+MEMBER = Member("a1b2c3", "w-1", "host", 7, "0.1.0", 1_800_000_000_000, 1_800_000_003_000, {"main": LANE}, ENDPOINTS, LETTERS)
 
 
 def test_orders_are_written_as_ever_and_read_as_ever() -> None:
@@ -32,6 +38,6 @@ def test_orders_are_written_as_ever_and_read_as_ever() -> None:
 
 def test_heartbeats_are_written_as_ever_and_read_as_ever() -> None:
     """The same of what a worker says of itself."""
-    same_as_golden("heartbeat.v1", asdict(MEMBER))
+    same_as_golden("heartbeat.v1", orjson.loads(orjson.dumps(asdict(MEMBER))))
     for _, said in golden("heartbeat.v*"):
         assert roster.parse(orjson.dumps(said).decode()) == MEMBER

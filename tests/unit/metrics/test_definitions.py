@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 UNITS = ("seconds", "bytes", "ratio")
 CLOSED = frozenset(
     {
-        "lane", "topic", "partition", "class", "outcome", "of", "reason", "provider", "model", "kind", "end", "to", "sink", "event", "endpoint",
+        "lane", "topic", "partition", "class", "outcome", "of", "reason", "provider", "model", "kind", "end", "to", "sink", "event", "endpoint", "state",
         "version", "python", "lanes",
     }
 )  # fmt: skip
