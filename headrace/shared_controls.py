@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -54,8 +54,8 @@ class SharedControls:
         self._tell = tell
         self._version = 0
         self._seen_ms = 0
-        self._asked: dict[str, list[asyncio.Future[str | None]]] = {}
-        self._lookups: set[asyncio.Task[None]] = set()
+        self._asked: set[str] = set()
+        self._looking: asyncio.Task[Mapping[str, str | None]] | None = None
         self._told: str | None = None
 
     @property
@@ -120,23 +120,19 @@ class SharedControls:
 
     async def _order_of(self, request_id: str) -> str | None:
         """The order that cancels an id. All who ask in one turn of the loop share a round trip."""
-        future: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._asked.setdefault(request_id, []).append(future)
-        if len(self._asked) == 1:
-            task = asyncio.create_task(self._look_up(), name="cancelled-ids")
-            self._lookups.add(task)
-            task.add_done_callback(self._lookups.discard)
-        return await future
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look_up(), name="cancelled-ids")
+        self._asked.add(request_id)
+        orders = await asyncio.shield(self._looking)  # one that is interrupted takes no answer from the others
+        return orders[request_id]
 
-    async def _look_up(self) -> None:
-        asked, self._asked = self._asked, {}
-        ids = list(asked)
-        for at in range(0, len(ids), LOOKUP):
-            part = ids[at : at + LOOKUP]
-            for request_id, order in zip(part, await self._found(part), strict=True):
-                for future in asked[request_id]:
-                    if not future.done():
-                        future.set_result(order)
+    async def _look_up(self) -> Mapping[str, str | None]:
+        asked, self._asked, self._looking = list(self._asked), set(), None
+        orders: dict[str, str | None] = {}
+        for at in range(0, len(asked), LOOKUP):
+            part = asked[at : at + LOOKUP]
+            orders.update(zip(part, await self._found(part), strict=True))
+        return orders
 
     async def _found(self, request_ids: Sequence[str]) -> Sequence[str | None]:
         """Without Redis nobody knows; then a request goes on, as it does while there is no order."""

@@ -10,6 +10,7 @@ from headrace.controls.pace import Pace, look_ms
 from headrace.controls.rules import Rules
 from headrace.envelope import Job, Request
 from headrace.instrument import Tell, silent
+from headrace.plural import counted
 
 TARGETS = "targets"  # a place in the pace for all pauses of targets together
 
@@ -87,5 +88,5 @@ class Controls:
 
 def told(entry: Entry) -> Mapping[str, Any]:
     """An order as an event's fields: who, why, since and until when, and what about. An id is its own name; no request's content is here."""
-    about = f"{entry.left:,} ids" if entry.kind == "ids" else str(entry.scope)
+    about = counted(entry.left, "id") if entry.kind == "ids" else str(entry.scope)
     return {"about": about, "by": entry.who, "reason": entry.why, "since_ms": entry.since_ms, "until_ms": entry.until_ms}

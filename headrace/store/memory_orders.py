@@ -49,13 +49,12 @@ class MemoryOrders:
         if len(shelf.entries.keys() - {entry.key}) >= ENTRIES:
             return False
         shelf.entries[entry.key] = entry
-        shelf.version += 1
+        self._grow(now)
         return True
 
     async def drop(self, keys: Sequence[str]) -> list[bool]:
         """Take orders back."""
-        await self._store.time_ms()
-        self._shelf().version += 1
+        self._grow(await self._store.time_ms())
         return [self._shelf().entries.pop(key, None) is not None for key in keys]
 
     async def cancel(self, request_ids: Sequence[str], order: str, ttl_ms: int) -> int:
@@ -102,8 +101,12 @@ class MemoryOrders:
                 self._count(before, -1)
                 self._count(order, 1)
         shelf.entries = {key: one for key, one in shelf.entries.items() if one.kind != "ids" or one.left > 0}
-        shelf.version += 1
+        self._grow(now)
         return changed
+
+    def _grow(self, now: int) -> None:
+        shelf = self._shelf()
+        shelf.version = (shelf.version or int(9e15) - now * 1000) + 1
 
     def _count(self, order: str, by: int) -> None:
         entries = self._shelf().entries

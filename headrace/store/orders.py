@@ -38,7 +38,7 @@ class Orders:
         self._reading = reading
 
     async def version(self) -> int:
-        """Grows with every change; 0 where nothing was ever put, or all was lost."""
+        """Grows with every change; 0 where nothing was ever put, or all was lost. What is put after a loss begins lower than what was lost."""
         return int(await self._reading.field("controls", "version") or 0)
 
     async def entries(self) -> list[Entry]:

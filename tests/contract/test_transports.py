@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from time import monotonic
@@ -401,6 +402,22 @@ async def test_an_oversized_reply_is_an_invalid_response(transport: Transport, s
             writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + part + part + b"0\r\n\r\n")
         else:
             writer.write(raw(200, piece + piece))
+
+    server.handler = flood
+    with pytest.raises(CallFailed) as caught:
+        await transport.send(call())
+    assert caught.value.failure.error_class is ErrorClass.INVALID_RESPONSE
+
+
+async def test_what_follows_a_packed_body_is_bounded_too(transport: Transport, server: Server) -> None:
+    """It unpacks to nothing, and would be kept in memory as long as the call may take."""
+    piece = b"\0" * 60_000
+    part = b"%x\r\n%s\r\n" % (len(piece), piece)
+
+    async def flood(head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        packed = gzip.compress(b"{}")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"%x\r\n%s\r\n" % (len(packed), packed) + part * 5 + b"0\r\n\r\n")
 
     server.handler = flood
     with pytest.raises(CallFailed) as caught:

@@ -13,6 +13,7 @@ import pytest
 from headrace.config import ProviderSettings
 from headrace.controls import Entry, Scope, pace
 from headrace.lane import groups
+from headrace.llm.standing import address_of
 from headrace.local.stub import Rule
 from headrace.status import Gather
 from headrace.status.lines import lines
@@ -227,7 +228,7 @@ async def test_status_tells_who_works_what_waits_and_who_paused_it(bench: Bench,
         await engine.event("paused_by_operator", timeout_s=WAIT_S)
         bench.ask("waits-1", "waits-2")
         await engine.event("lane_paused", timeout_s=WAIT_S)
-        told = await status_until(bench, settings, lambda found: any(lane["workers"] for lane in found["lane"]))
+        told = await status_until(bench, settings, counted_by_a_worker)
         lanes = {line["lane"]: line for line in told["lane"]}
         assert lanes["main"]["lag"] == 2
         assert {lane: line["workers"] for lane, line in lanes.items()} == {"main": 1, "retry": 1, "wheels": 1, "dlq": 1}
@@ -237,10 +238,23 @@ async def test_status_tells_who_works_what_waits_and_who_paused_it(bench: Bench,
         assert (order["action"], order["scope"], order["by"], order["reason"]) == ("pause", {}, "ada", "night")
         assert told["redis"][0]["admission"] == "open"
         assert (told["dead_letters"][0]["open"], told["dead_letters"][0]["by_class"]) == (1, {"undecodable": 1})
+        (endpoint,) = told["endpoint"]
+        assert endpoint == {
+            "kind": "endpoint", "provider": "stub", "endpoint": address_of(stub.base_url), "in_flight": 0, "workers": 1, "out": {}, "unhealthy": 0,
+        }  # fmt: skip
         said, _ = await desk.run("status")
-        for text in ("main", "w-1", "everything", "ada", "night", "1 open (undecodable 1)", "admission open"):
+        for text in ("main", "w-1", endpoint["endpoint"], "everything", "ada", "night", "1 open (undecodable 1)", "admission open"):
             assert text in said, said
-    assert "worker" not in await status_until(bench, settings, lambda found: "summary" in found), "who stops says that he leaves"
+    rest = await status_until(bench, settings, lambda found: "summary" in found)
+    assert "worker" not in rest, "who stops says that he leaves"
+    counts = rest["dead_letters"][0]
+    assert (counts["open"], counts["total"]) == (1, 1), "nobody counts any more, so the topic is read"
+
+
+def counted_by_a_worker(found: dict[str, list[dict[str, Any]]]) -> bool:
+    """Its word has come, with the dead letter in it."""
+    letters = found["dead_letters"][0]
+    return "endpoint" in found and (letters["total"], letters["open"]) == (None, 1)
 
 
 async def status_until(bench: Bench, settings: Any, enough: Any) -> dict[str, list[dict[str, Any]]]:

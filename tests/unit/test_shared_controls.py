@@ -28,6 +28,7 @@ class Fleet:
         self.told: list[tuple[str, Mapping[str, Any]]] = []
         self.workers = [self.worker(), self.worker()]
         self.asked: list[int] = []
+        self.break_next = False
 
     def worker(self) -> SharedControls:
         return SharedControls(Controls(tell=self._tell), self._counting(), self.clock, default_model="m", tell=self._tell)
@@ -41,6 +42,9 @@ class Fleet:
 
         async def cancelled(request_ids: Sequence[str]) -> list[str | None]:
             self.asked.append(len(request_ids))
+            if self.break_next:
+                self.break_next = False
+                raise RuntimeError("broken")
             return await plain(request_ids)
 
         orders.cancelled = cancelled  # type: ignore[method-assign]
@@ -129,6 +133,19 @@ async def test_a_caller_that_is_interrupted_harms_no_other() -> None:
     assert first.cancelled() or first.cancelling()
 
 
+async def test_a_look_up_that_breaks_is_heard_by_all_who_asked() -> None:
+    """Whatever it is: nobody waits for ever for an answer that does not come, and the next look is a new one."""
+    fleet = Fleet()
+    worker = fleet.workers[0]
+    await fleet.cancel("r")
+    await fleet.exchange()
+    fleet.break_next = True
+    async with asyncio.timeout(20):
+        both = await asyncio.gather(worker.judge(a_job()), worker.judge(a_job("other")), return_exceptions=True)
+        assert [type(one) for one in both] == [RuntimeError, RuntimeError]
+        assert isinstance(await worker.judge(a_job()), Cancelled)
+
+
 async def test_without_redis_the_orders_known_stay_in_force() -> None:
     """A pause goes on; of cancelled ids nobody knows, and a request goes on; both are told, and told once."""
     fleet = Fleet()
@@ -173,3 +190,17 @@ async def test_a_loss_takes_no_pause_away_and_brings_none_back(how: str) -> None
     restored = [fields for name, fields in fleet.told if name == "controls_restored"]
     assert [fields["cancelled_ids_lost"] for fields in restored] == [1]
     assert not late.controls.rules.any_ids(NOW + 2_000)
+
+
+async def test_a_loss_is_seen_also_where_as_much_was_ordered_since() -> None:
+    """One order was known, and one was given between the loss and the next look: both stand, on every worker."""
+    fleet = Fleet()
+    await fleet.pause(agent="a")
+    await fleet.exchange()
+    fleet.clock.at_ms += 1_000
+    fleet.server.flush()
+    await fleet.pause(agent="since")
+    await fleet.exchange()
+    await fleet.exchange()
+    for worker in fleet.workers:
+        assert {entry.scope.agent for entry in worker.controls.rules.entries.values()} == {"a", "since"}

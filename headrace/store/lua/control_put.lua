@@ -17,5 +17,7 @@ if count >= tonumber(ARGV[3]) then
   return {now, 0}
 end
 call('HSET', KEYS[2], ARGV[1], ARGV[2])
+-- Versions that begin later begin lower (9e15 less the time in us): who knew those from before a loss sees it, whatever was given since.
+call('HSETNX', KEYS[2], 'version', string.format('%.0f', 9e15 - time[1] * 1e6 - time[2]))
 call('HINCRBY', KEYS[2], 'version', 1)
 return {now, 1}
