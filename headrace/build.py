@@ -19,7 +19,7 @@ from headrace.handler import load_handler
 from headrace.instrument import Tell, tell_all
 from headrace.lane import Shared, calls_models, groups
 from headrace.llm import Llm
-from headrace.loading import missing_keys
+from headrace.loading import keyless, missing_keys
 from headrace.metrics.labels import LabelSets
 from headrace.metrics.meters import Meters
 from headrace.pauses import Pauses
@@ -38,8 +38,10 @@ async def built(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> Asyn
     meters = Meters(LabelSets(settings), lanes)
     tell = tell_all(meters, tell)
     handler = load_handler(settings.handler)
-    if calls and (keyless := missing_keys(settings)):
-        raise ConfigError(keyless)
+    if calls and (missing := missing_keys(settings)):
+        raise ConfigError(missing)
+    for note in keyless(settings) if calls else ():
+        tell("key_not_set", {"note": note})
     facts = await asyncio.to_thread(topics.check, settings, parts=lanes)
     if facts.faults:
         raise ConfigError(list(facts.faults))

@@ -64,6 +64,20 @@ def consumer_config(settings: Settings, role: str, group: str, *, protocol: str,
     return config
 
 
+def idempotent_config(settings: Settings, role: str, *, linger_ms: int, timeout_s: float) -> dict[str, Any]:
+    """A producer outside of any transaction; `timeout_s` is how long the broker may take for a record, its outages included."""
+    return base_config(settings, role) | {
+        "enable.idempotence": True,
+        "partitioner": "murmur2_random",
+        "compression.type": "lz4",
+        "linger.ms": linger_ms,
+        "message.max.bytes": 1_000_000_000,
+        "delivery.timeout.ms": int(timeout_s * 1000),
+        "retry.backoff.ms": 10,
+        "metadata.recovery.strategy": "none",
+    }
+
+
 def producer_config(settings: Settings, role: str, transactional_id: str, *, batch_bytes: int) -> dict[str, Any]:
     """A transactional producer. `batch_bytes` is the smallest limit of the topics it writes: the broker refuses whole batches.
 

@@ -23,6 +23,7 @@ from headrace.instrument.log import LogHook
 from headrace.instrument.progress import Progress
 from headrace.instrument.requests import Requests
 from headrace.lane import LANES, RunningLane, Shared, calls_models, failed_by_itself, groups
+from headrace.llm.keys import Keys
 from headrace.loading import load_all
 from headrace.oversight import Oversight
 from headrace.parked import Parked, counter
@@ -73,15 +74,22 @@ async def serve(settings: Settings, lanes: Sequence[str], *, tell: Tell) -> Exit
     def on_signal() -> None:
         (hurry if stop.is_set() else stop).set()
 
+    keys: list[Keys] = []
+
+    def on_hangup() -> None:
+        for known in keys:
+            known.reread()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    # keys in files are read again; everything else needs a restart. From the start on: unheard, it would end a worker that waits for Redis
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
     try:
         async with built(settings, lanes, tell=tell) as shared:
-            if hasattr(signal, "SIGHUP"):  # keys in files are read again; everything else needs a restart
-                loop.add_signal_handler(signal.SIGHUP, shared.llm.keys.reread)
+            keys.append(shared.llm.keys)
             return await _Process(shared, lanes).run(stop, hurry)
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
 
@@ -106,7 +114,7 @@ class _Process:
         if wheels is not None:
             wheels.start()
         tasks = [asyncio.create_task(lane.run(), name=lane.name) for lane in lanes]
-        tasks += [asyncio.create_task(work) for work in self._beside(lanes)]
+        tasks += [asyncio.create_task(work) for work in self._beside(lanes, oversight)]
         self._tell(
             "started",
             {"lanes": list(self._names), "incarnation": self._shared.incarnation, "instance": self._settings.instance},
@@ -128,7 +136,7 @@ class _Process:
             raise reason
         return Exit.DONE
 
-    def _beside(self, lanes: Sequence[RunningLane]) -> Iterator[Coroutine[Any, Any, None]]:
+    def _beside(self, lanes: Sequence[RunningLane], oversight: Oversight) -> Iterator[Coroutine[Any, Any, None]]:
         """What runs once a process, beside its lanes."""
         shared = self._shared
         if calls_models(self._names):
@@ -140,6 +148,7 @@ class _Process:
         yield Heartbeat(
             shared.store, shared.clock, lambda: [sample() for sample in samples],
             incarnation=shared.incarnation, instance=self._settings.instance, tell=self._tell,
+            endpoints=oversight.endpoints, letters=oversight.letters,
         ).run()  # fmt: skip
         for lane in lanes:
             if lane.name == "main":

@@ -86,6 +86,11 @@ def _legible(text: str) -> str:
     return _CONTROL.sub("?", _SPACE.sub(" ", text))
 
 
+def visible(text: str) -> str:
+    """The text as a terminal may be given it: what would move its cursor, or is no character, becomes `?`. Line ends and tabs stay."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
+
+
 def clip(text: str, limit: int) -> str:
     """The longest start of `text` that takes at most `limit` bytes of UTF-8 (3 or more); lone surrogates become `?`."""
     raw = text.encode("utf-8", "replace")

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from headrace.client_config import base_config
+from headrace.client_config import idempotent_config
 from headrace.config import Settings
 from headrace.errors import HeadraceError, KafkaUnavailable, Refused
 from headrace.fencing import FENCED
@@ -231,17 +231,8 @@ class Writer:
         return self._producer
 
     def _config(self) -> dict[str, Any]:
-        config = base_config(self._settings, "writer") | {
-            "enable.idempotence": True,
-            "partitioner": "murmur2_random",
-            "compression.type": "lz4",
-            "linger.ms": 5,
-            "message.max.bytes": 1_000_000_000,
-            "delivery.timeout.ms": int(self._timeout_s * 1000),
-            "retry.backoff.ms": 10,
-            "error_cb": self._remember,
-            "logger": _quiet,
-        }
+        config = idempotent_config(self._settings, "writer", linger_ms=5, timeout_s=self._timeout_s)
+        config |= {"error_cb": self._remember, "logger": _quiet}
         if self._transactional_id is not None:
             config |= {"transactional.id": self._transactional_id, "transaction.timeout.ms": self._settings.kafka.transaction_timeout_ms}
             config["delivery.timeout.ms"] = min(config["delivery.timeout.ms"], config["transaction.timeout.ms"])

@@ -6,11 +6,15 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from headrace.local.folder import Folder, open_folder
 from headrace.local.kafka import start_kafka
 from headrace.local.process import Startup
 from headrace.local.redis import start_redis
+
+settings.register_profile("unhurried", settings(), deadline=None)  # a verdict does not depend on how busy the machine is
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

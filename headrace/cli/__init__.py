@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.errors import ConfigError, Exit, HeadraceError
+from headrace.redact import visible
 
 # name: (module, attribute, what it does)
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
@@ -74,7 +75,7 @@ def unwrapped(text: str | None) -> str:
 def say(error: HeadraceError) -> None:
     """The error on stderr, a line per fault."""
     for line in error.faults if isinstance(error, ConfigError) else [str(error)]:
-        sys.stderr.write(f"headrace: {line}\n")
+        sys.stderr.write(f"headrace: {visible(line)}\n")
 
 
 def _named(text: str) -> Callable[[], None]:

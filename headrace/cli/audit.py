@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from headrace.dlq.display import safe
 from headrace.dlq.progress import Progress
 from headrace.errors import Exit
 from headrace.loading import load
+from headrace.plural import counted
 
 SHOWN = 10
 _COLOURS = {"completed": "green", "open": "cyan", "lost": "red"}
@@ -45,7 +46,13 @@ class Which(enum.StrEnum):
 def run(
     *,
     calls: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The model's log of calls (`stub-llm --log`).", exists=True, dir_okay=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also count the calls: a log with a line a call, such as the stub's (`stub-llm --log FILE`).",
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
     only: Annotated[Which | None, typer.Option(help="List the ids that are on their way, appear twice, or broke a promise.")] = None,
     as_ndjson: Annotated[bool, typer.Option("--json", help="NDJSON: a line an id, a line a violation, then the summary.")] = False,
@@ -106,7 +113,8 @@ def _print(verdict: Verdict, only: Which | None, *, with_calls: bool) -> None:
     else:
         _print_states(console, verdict)
         _print_some(console, verdict, Which.OPEN, "on their way")
-        _print_some(console, verdict, Which.TWICE, "sent or ended more than once")
+        harmless = " (harmless: no id was completed twice)" if verdict.ok else ""
+        _print_some(console, verdict, Which.TWICE, f"sent or ended more than once{harmless}")
     _print_judgement(console, verdict)
 
 
@@ -114,9 +122,15 @@ def _print_states(console: Console, verdict: Verdict) -> None:
     table = Table("state", Column("ids", justify="right"), "means", box=box.SIMPLE, pad_edge=False, show_edge=False)
     for state, meaning in _MEANINGS.items():
         if count := verdict.states.get(state, 0):
-            where = ", ".join(f"{number:,} in {place}" for place, number in verdict.open_at.items()) if state == "open" else ""
-            table.add_row(f"[{_COLOURS.get(state, 'yellow')}]{state}[/]", f"{count:,}", meaning + (f": {where}" if where else ""))
+            where = _records_at(verdict.open_at) if state == "open" else ""
+            table.add_row(f"[{_COLOURS.get(state, 'yellow')}]{state}[/]", f"{count:,}", meaning + where)
     console.print(table)
+
+
+def _records_at(places: Mapping[str, int]) -> str:
+    """Records, and not ids: of one id several copies may be on their way."""
+    told = [f"{number:,} that moved on meanwhile" if place == "moving" else f"{number:,} in {place}" for place, number in places.items()]
+    return f"; records, copies too: {', '.join(told)}" if told else ""
 
 
 def _print_some(console: Console, verdict: Verdict, which: Which, text: str) -> None:
@@ -145,12 +159,12 @@ def _print_judgement(console: Console, verdict: Verdict) -> None:
     for reason, count in verdict.unjudged.items():
         console.print(f"[dim]not judged: {count:,} {reason}[/]")
     if verdict.calls is not None:
-        console.print(f"{verdict.calls:,} calls, {verdict.extra_calls:,} beyond what the outcomes account for")
+        console.print(f"{counted(verdict.calls, 'call')}, {verdict.extra_calls:,} beyond what the outcomes account for")
     for violation in verdict.violations[:SHOWN]:
         console.print(f"[red]{_plain(str(violation))}[/]")
     read = sum(verdict.read.values())
     if verdict.ok:
-        console.print(f"[green]Every promise was kept[/]: {verdict.ids:,} ids in {read:,} records.")
+        console.print(f"[green]Every promise was kept[/]: {counted(verdict.ids, 'id')} in {counted(read, 'record')}.")
         return
     broken = ", ".join(f"{rule} ({count:,})" for rule, count in verdict.broken.items())
     console.print(f"[bold red]Broken[/]: {broken}. All of it: `headrace audit --json`.")

@@ -32,11 +32,12 @@ def show(
     """
     from headrace.loading import load_all
     from headrace.loading.shown import effective
+    from headrace.redact import visible
 
     loaded = load_all()
     found = [one for one in effective(loaded) if not prefix or one.field == prefix or one.field.startswith(f"{prefix}.")]
     for one in found:
-        sys.stdout.write(_json(one) if json else f"{one.field}: {_text(one.value)}  # {one.origin}\n")
+        sys.stdout.write(_json(one) if json else visible(f"{one.field}: {_text(one.value)}  # {one.origin}\n"))
     for note in loaded.notes:
         sys.stderr.write(f"{note}\n")
     raise typer.Exit(int(Exit.DONE if found else Exit.NOTHING))

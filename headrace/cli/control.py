@@ -19,6 +19,7 @@ from headrace.dlq.display import safe
 from headrace.errors import Exit, Refused
 from headrace.instrument.log import LogHook, configure
 from headrace.loading import load
+from headrace.plural import counted
 from headrace.store import Store
 
 
@@ -131,7 +132,7 @@ def _told(what: str, entries: Sequence[Entry], *, json: bool, ids: int = 0) -> N
             tell("cancellation_ended", told(entry))
         _say(what, entry, json=json)
     if ids:
-        sys.stdout.write(orjson.dumps({"action": what, "ids": ids}).decode() + "\n" if json else f"{what}: {ids:,} ids\n")
+        sys.stdout.write(orjson.dumps({"action": what, "ids": ids}).decode() + "\n" if json else f"{what}: {counted(ids, 'id')}\n")
 
 
 def _say(what: str, entry: Entry, *, json: bool) -> None:

@@ -21,6 +21,7 @@ from headrace.dlq.console import iso
 from headrace.errors import Exit, Refused
 from headrace.instrument.log import LogHook, configure
 from headrace.loading import load
+from headrace.plural import counted
 from headrace.store import Store
 
 _STATES: Mapping[str | None, tuple[str, str]] = {
@@ -105,8 +106,8 @@ def _of_ids(settings: Settings, order: Entry, ids: list[str], states: list[str |
         return await store.orders.cancel(wanted, order.name, (order.until_ms or 0) - order.since_ms)
 
     done = options.with_store(settings, work)
-    LogHook()("cancelled_by_operator", {**told(order), "about": f"{done:,} ids"})
-    _say_order(order, f"{done:,} ids", json=json)
+    LogHook()("cancelled_by_operator", {**told(order), "about": counted(done, "id")})
+    _say_order(order, counted(done, "id"), json=json)
     return Exit.DONE
 
 

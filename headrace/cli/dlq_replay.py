@@ -28,6 +28,7 @@ from headrace.errors import Exit, HeadraceError
 from headrace.loading import load
 from headrace.log import scan
 from headrace.outcome import Output
+from headrace.plural import counted
 from headrace.store import Store
 from headrace.topics import Topics
 from headrace.writer import DeliveryFailed, Writer
@@ -185,7 +186,7 @@ def _since_ms(filters: Filters) -> int | None:
 
 def _say_selection(selection: Selection, run: _Run) -> None:
     if selection.chosen:
-        typer.echo(f"{len(selection.chosen):,} dead letters to {run.terms.topic}")
+        typer.echo(f"{counted(len(selection.chosen), 'dead letter')} to {run.terms.topic}")
         for row in table(("CLASS", "COUNT"), [(name, f"{count:,}") for name, count in selection.classes.most_common()]):
             typer.echo(row)
         for entry in list(selection.chosen.values())[:NAMED]:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import orjson
 import typer
 
+from headrace import interrupts
 from headrace.errors import ConfigError, Exit
+from headrace.plural import counted
 
 if TYPE_CHECKING:
     from headrace.config import Settings
@@ -66,7 +68,8 @@ def load(  # noqa: PLR0913, PLR0917  each is an option of the command line
     work = loadgen.Load(settings, rate, follow=wait, say=_say, patience_s=timeout)
     code = Exit.DONE
     try:
-        work.run(due, mix.records(seed))
+        with interrupts.kept():
+            work.run(due, mix.records(seed))
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     _tell(work.figures, json=json)
@@ -163,5 +166,16 @@ def _tell(figures: Figures, *, json: bool) -> None:
         if summary[name]:
             sys.stdout.write(f"{of:<10}" + "  ".join(f"{point} {ms} ms" for point, ms in summary[name].items()) + "\n")
     if summary["unanswered"] is not None:
-        ends = ", ".join(f"{number} {status}" for status, number in summary["ends"].items()) or "none"
-        sys.stdout.write(f"ends      {ends}; {summary['unanswered']} without one\n")
+        counts = {status: number for status, number in summary["ends"].items() if status != "duplicate"}
+        ends = ", ".join(f"{number} {status}" for status, number in counts.items()) or "none"
+        sys.stdout.write(f"ends      {ends}; {counted(summary['unanswered'], 'id')} without one\n")
+        _tell_uncounted(summary["kinds"], summary["ends"])
+
+
+def _tell_uncounted(kinds: dict[str, int], ends: dict[str, int]) -> None:
+    """What was sent and is in no end, since ends are counted by id."""
+    if copies := kinds.get("duplicate", 0):
+        notices = counted(ends.get("duplicate", 0), "notice")
+        sys.stdout.write(f"copies    {copies} sent, {notices} of them read by then; they are not waited for\n")
+    if bad := kinds.get("bad_bytes", 0):
+        sys.stdout.write(f"no id     {bad} of bad_bytes: dead letters (undecodable), which are not followed\n")

@@ -10,10 +10,11 @@ from typing import TextIO
 from headrace.gather import Sheet
 
 SPAN_S = 30.0
+QUIET_S = 5.0  # without an answer for so long, all the rest may well wait for something
 
 
 class Pace:
-    """Tells sent, answered, failed, the time left at the pace of the last half minute, and what the reading suffers from."""
+    """Tells sent, answered, failed, the time left at the pace of the last half minute while answers come, and what the reading suffers from."""
 
     def __init__(self, stream: TextIO, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -22,12 +23,15 @@ class Pace:
         self._now_s = now_s
         self._said_at_s = now_s()
         self._seen: deque[tuple[float, int]] = deque()
+        self._answered, self._answered_at_s = 0, now_s()
         self._open = False
 
     def __call__(self, sent: int, sheet: Sheet, trouble: str | None) -> None:
         now_s = self._now_s()
         if not self._seen:
             self._seen.append((now_s, len(sheet)))
+        if len(sheet) != self._answered:
+            self._answered, self._answered_at_s = len(sheet), now_s
         if now_s - self._said_at_s < self._every_s:
             return
         self._said_at_s = now_s
@@ -48,7 +52,10 @@ class Pace:
 
     def _left(self, sheet: Sheet) -> str:
         (since_s, before), (now_s, answered) = self._seen[0], self._seen[-1]
+        left = sheet.total - answered
+        if answered and left and now_s - self._answered_at_s >= QUIET_S:
+            return f"{left} {'waits' if left == 1 else 'wait'} for a retry, a pause or a slow call"
         if answered == before:
             return "time left unknown"
-        left_s = (sheet.total - answered) * (now_s - since_s) / (answered - before)
+        left_s = left * (now_s - since_s) / (answered - before)
         return f"{left_s:.0f} s left" if left_s < 100 else f"{left_s / 60:.0f} min left"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import orjson
 import typer
 
+from headrace import interrupts
 from headrace.errors import Exit
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def produce(
                 raise typer.Exit(int(gather(source, found, settings, limit, Options(output, order, timeout, look_back, json))))
             sent, failed, interrupted = _send(source, found, settings, limit)
     _summary(found, sent=sent, failed=failed, json=json, check=check)
+    if refused and not check:
+        sys.stderr.write("nothing was sent, since lines are bad: mend them, or send the others with --bad-lines skip\n")
     raise typer.Exit(int(_exit(found, refused=refused, failed=failed, interrupted=interrupted)))
 
 
@@ -151,7 +154,8 @@ def _send(source: BinaryIO, found: Survey, settings: Settings, limit: int) -> tu
         with writer, Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
             task = progress.add_task("Sending", total=found.good)
             try:
-                send(source, found, writer, settings.topics.main, limit, on_sent=lambda done: progress.update(task, completed=done))
+                with interrupts.kept():
+                    send(source, found, writer, settings.topics.main, limit, on_sent=lambda done: progress.update(task, completed=done))
             except KeyboardInterrupt:
                 interrupted = True  # what was handed over still goes out: leaving the writer waits for it
     except DeliveryFailed as error:
@@ -197,8 +201,9 @@ def _summary(found: Survey, *, sent: int, failed: int, json: bool, check: bool) 
         _line({"kind": "summary", **figures})
         return
     outcome = f"{sent} sent" if not check else "nothing sent (--check)"
+    lines = f"{found.lines} line" if found.lines == 1 else f"{found.lines} lines"
     broken = f", {failed} not taken by the broker" if failed else ""
-    sys.stdout.write(f"{found.lines} lines: {found.good} good, {found.bad_count} bad, {found.duplicates} repeated; {outcome}{broken}\n")
+    sys.stdout.write(f"{lines}: {found.good} good, {found.bad_count} bad, {found.duplicates} repeated; {outcome}{broken}\n")
 
 
 def _line(fields: dict[str, Any]) -> None:

@@ -15,10 +15,11 @@ from typing import BinaryIO, NamedTuple
 
 import orjson
 
+from headrace import interrupts
 from headrace.cli.pace import Pace
 from headrace.config import Settings
 from headrace.errors import Exit, HeadraceError, Refused
-from headrace.gather import Gathering, Place, Run, Sheet, taken_up
+from headrace.gather import Gathering, Place, Run, Sheet, same_cluster, taken_up
 from headrace.gather.run import alone, read
 from headrace.gather.sheet import Order
 from headrace.produce import Survey
@@ -56,12 +57,14 @@ def _gather(source: BinaryIO, found: Survey, settings: Settings, limit: int, opt
         if run.finished is not None:
             sys.stderr.write(f"{options.output}: is complete already; nothing was sent\n")
             return _summed(found, run.finished, options)
+        same_cluster(run, place, _cluster(settings))
         with _sheet(place, found, run, options) as sheet:
             pace = Pace(sys.stderr)
             look_back = options.look_back or not settings.duplicate_notices
             work = Gathering(settings, run, place, sheet, found.ids, progress=pace, look_back=look_back, timeout_s=options.timeout_s)
             try:
-                complete = work.go(source, found, limit)
+                with interrupts.kept():
+                    complete = work.go(source, found, limit)
             except KeyboardInterrupt:
                 pace.end()
                 return _interrupted(sheet, options)
@@ -98,7 +101,7 @@ def _summed(found: Survey, counts: Mapping[str, int], options: Options) -> Exit:
     if options.json:
         sys.stdout.write(orjson.dumps({"kind": "summary", "requests": len(found.ids), "bad": found.bad_count, **figures}).decode() + "\n")
     said = ", ".join(f"{count} {status}" for status, count in sorted(figures.items()))
-    sys.stderr.write(f"{len(found.ids)} requests: {said}\n")
+    sys.stderr.write(f"{len(found.ids)} request{'' if len(found.ids) == 1 else 's'}: {said}\n")
     return Exit.DONE if completed == len(found.ids) and not found.bad_count else Exit.PARTIAL
 
 
@@ -113,12 +116,20 @@ def _again(options: Options) -> str:
     return _AGAIN
 
 
-def _begin(settings: Settings) -> tuple[dict[int, int], str]:
+def _cluster(settings: Settings) -> str | None:
+    follower = Follower(settings)
+    try:
+        return follower.cluster()
+    finally:
+        follower.close()
+
+
+def _begin(settings: Settings) -> tuple[dict[int, int], str, str | None]:
     """Where the results stand before anything is sent."""
     follower = Follower(settings)
     try:
         follower.open()
-        return dict(follower.positions or {}), follower.topic_id or ""
+        return dict(follower.positions or {}), follower.topic_id or "", follower.cluster()
     finally:
         follower.close()
 

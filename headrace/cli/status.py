@@ -61,15 +61,15 @@ async def _repeat(gather: Gather, console: Console, picture: Picture, *, as_ndjs
 
 
 async def _live(gather: Gather, console: Console, picture: Picture) -> None:
-    with Live(screen(picture), console=console, screen=True, auto_refresh=False) as live:
+    with Live(screen(picture, width=console.width), console=console, screen=True, auto_refresh=False) as live:
         while True:
             await asyncio.sleep(WATCH_S)
-            live.update(screen(await gather.picture()), refresh=True)
+            live.update(screen(await gather.picture(), width=console.width), refresh=True)
 
 
 def _show(console: Console, picture: Picture, *, as_ndjson: bool) -> None:
     if not as_ndjson:
-        console.print(screen(picture))
+        console.print(screen(picture, width=console.width))
         return
     for line in lines(picture):
         sys.stdout.write(orjson.dumps(line, option=orjson.OPT_NON_STR_KEYS).decode() + "\n")

@@ -7,11 +7,10 @@ import contextlib
 import logging
 from collections import deque
 from functools import partial
-from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from headrace.client_config import base_config
+from headrace.client_config import idempotent_config
 from headrace.config import Settings
 from headrace.errors import ClientClosed, HeadraceError, RequestRefused
 from headrace.instrument.crash import words_of
@@ -128,17 +127,9 @@ class Sender:
         self._trouble = error.str()
 
     def _made(self) -> Producer:
-        config: dict[str, Any] = base_config(self._settings, "client") | {
-            "enable.idempotence": True,
-            "partitioner": "murmur2_random",
-            "compression.type": "lz4",
-            "linger.ms": 1,
-            "message.max.bytes": 1_000_000_000,
+        config = idempotent_config(self._settings, "client", linger_ms=1, timeout_s=self._timeout_s) | {
             "queue.buffering.max.messages": 20_000,
             "queue.buffering.max.kbytes": 65_536,
-            "delivery.timeout.ms": int(self._timeout_s * 1000),
-            "retry.backoff.ms": 10,
-            "metadata.recovery.strategy": "none",
             "error_cb": self._heard,
             "logger": _quiet,
         }

@@ -58,6 +58,7 @@ class Run:
     main: str
     results: str
     topic_id: str | None = None
+    cluster: str | None = None
     positions: Mapping[int, int] = field(default_factory=dict)
     gathered: int = 0
     output_bytes: int | None = None
@@ -80,13 +81,13 @@ class Run:
         place.results.unlink(missing_ok=True)
 
 
-def taken_up(place: Place, wanted: Run, begin: Callable[[], tuple[Mapping[int, int], str]]) -> Run:
+def taken_up(place: Place, wanted: Run, begin: Callable[[], tuple[Mapping[int, int], str, str | None]]) -> Run:
     """The run that was begun here, or a new one, which begins where the results stand now. Raises Refused where it is another's."""
     if not place.run.exists():
         if place.output is not None and place.output.exists() and place.output.stat().st_size:
             raise Refused(f"{place.output}: exists, and no run began it; remove it, or name another with --output")
-        positions, topic_id = begin()
-        run = replace(wanted, positions=dict(positions), topic_id=topic_id)
+        positions, topic_id, cluster = begin()
+        run = replace(wanted, positions=dict(positions), topic_id=topic_id, cluster=cluster)
         run.save(place)
         return run
     run = read(place.run)
@@ -97,6 +98,15 @@ def taken_up(place: Place, wanted: Run, begin: Callable[[], tuple[Mapping[int, i
             f"{place.output}: was begun with something else, {' and '.join(changed)} changed since; give what it was begun with, or name another --output"
         )
     return run
+
+
+def same_cluster(run: Run, place: Place, cluster: str | None) -> None:
+    """Raises Refused where the broker is of another cluster than the run's: all of it would be sent, and paid, there again."""
+    if None not in (run.cluster, cluster) and run.cluster != cluster:
+        raise Refused(
+            f"{place.output}: was begun on another Kafka cluster ({run.cluster}, this is {cluster}); "
+            "set HEADRACE_KAFKA_BOOTSTRAP to that one, or name another --output"
+        )
 
 
 def read(path: Path) -> Run:

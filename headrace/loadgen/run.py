@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
 
 from headrace.config import Settings
 from headrace.errors import KafkaUnavailable
@@ -21,6 +22,17 @@ POLL_S = 0.2
 Say = Callable[[float, Figures, str | None], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted(Container[bytes]):
+    """Whose records are read: what has no end yet, and of what a copy was sent, whose notices come after its end."""
+
+    due: dict[bytes, float]
+    copied: set[bytes]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.due or key in self.copied
+
+
 class Load:
     """`say` hears (seconds since the start, figures, trouble) once a second. `follow`: read the ends, and wait for them `patience_s`."""
 
@@ -31,6 +43,7 @@ class Load:
         self._patience_s = patience_s
         self.figures = Figures(rate)
         self._due: dict[bytes, float] = {}
+        self._wanted = _Wanted(self._due, set())
         self._follower = Follower(settings)
         self._thread = WorkerThread("headrace-load-results", self._read, last_words=lambda _: None)
         self._began_s = self._said_at_s = 0.0
@@ -61,8 +74,11 @@ class Load:
         while (ahead_s := due_s - self._now_s()) > 0:
             sender.wait(min(ahead_s, SAY_S / 4))
             self._tick(sender)
-        if self._follow and planned.key is not None and planned.kind != "duplicate":
-            self._due[planned.key] = due_s  # before it goes: its end may be there at once
+        if self._follow and planned.key is not None:  # before it goes: its end may be there at once
+            if planned.kind == "duplicate":
+                self._wanted.copied.add(planned.key)
+            else:
+                self._due[planned.key] = due_s
         full_s = 0.0
         while not sender.offer(planned, due_s):
             sender.wait(FULL_S)
@@ -87,7 +103,7 @@ class Load:
 
     def _read(self) -> None:
         while not self._thread.stopping.is_set():
-            found = self._follower.poll(self._due, POLL_S)
+            found = self._follower.poll(self._wanted, POLL_S)
             now_s = self._now_s()
             for record in found:
                 if record.status == "duplicate":

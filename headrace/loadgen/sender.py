@@ -9,7 +9,7 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from headrace.client_config import base_config
+from headrace.client_config import idempotent_config
 from headrace.config import Settings
 from headrace.loadgen.mix import Planned
 
@@ -29,17 +29,9 @@ class Sender:
         self._topic = settings.topics.main
         self._heard = heard
         self.trouble: str | None = None
-        config = base_config(settings, "load") | {
-            "enable.idempotence": True,
-            "partitioner": "murmur2_random",
-            "compression.type": "lz4",
-            "linger.ms": 2,
-            "message.max.bytes": 1_000_000_000,
+        config = idempotent_config(settings, "load", linger_ms=2, timeout_s=120.0) | {
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 1 << 18,
-            "delivery.timeout.ms": 120_000,
-            "retry.backoff.ms": 10,
-            "metadata.recovery.strategy": "none",
             "error_cb": self._troubled,
             "logger": _quiet,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -73,15 +74,20 @@ class Environment:
     def secret_in(self, path: Path, place: str) -> str | None:
         """The content of a secret's file, without the line end that editors add."""
         try:
-            if path.stat().st_size > SECRET_BYTES:
+            with path.open("rb") as file:
+                content = file.read(SECRET_BYTES + 1)
+            if len(content) > SECRET_BYTES:
                 self.faults.append(f"{place}: {path} is larger than {SECRET_BYTES} bytes, so it is no secret; name another file")
                 return None
-            value = path.read_text("utf-8").strip()
+            value = content.decode("utf-8").strip()
         except OSError as error:
-            self.faults.append(f"{place}: {path} cannot be read ({error.strerror}); check path, owner and mode")
+            self.faults.append(f"{place}: {_below(path)} cannot be read ({error.strerror}); check path, owner and mode")
             return None
         except UnicodeDecodeError:
             self.faults.append(f"{place}: {path} is not UTF-8 text; write the secret into it as text")
+            return None
+        except ValueError:
+            self.faults.append(f"{place}: is no path; give the path of a file")
             return None
         if not value:
             self.faults.append(f"{place}: {path} is empty; write the secret into it")
@@ -109,6 +115,13 @@ class Environment:
             for name, value in sorted(self._variables.items())
             if name.startswith(PREFIX) and not name.startswith(_TEST_PREFIX) and name not in names and not _is_service_link(name, value)
         ]
+
+
+def _below(path: Path) -> str:
+    """A file that cannot be read, by the folder that is there: the rest may be the secret itself, written where its path belongs."""
+    if os.path.exists(path):  # noqa: PTH110  the method raises for names that are too long
+        return str(path)
+    return f"the file named there, in {next((str(parent) for parent in path.parents if os.path.isdir(parent)), '/')},"  # noqa: PTH112  as above
 
 
 def _is_service_link(name: str, value: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,17 @@ from typing import Any
 from headrace.document import FieldPath
 from headrace.loading.environment import Environment
 from headrace.loading.variables import OPENAI
+from headrace.redact import plain
 
+_NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 _SOURCES = ("api_key_env", "api_key_file")
+
+
+def _unset(name: str) -> str:
+    """What is wrong with a variable that is not there. What no variable is called may be the key itself, and is not told."""
+    if _NAME.fullmatch(name) and plain(name) == name:
+        return f"the variable {name} is not set; set it, or name another"
+    return "no variable of that name is set; give the name of one, in capitals (a key itself is `api_key`)"
 
 
 class Keys:
@@ -47,7 +57,7 @@ class Keys:
             source, place = str(holder[field]), self._place((*at, field))
             value = self._env.take(source) if field == "api_key_env" else self._env.secret_in(Path(source), place)
             if field == "api_key_env" and not value:
-                self._env.faults.append(f"{place}: {name}.api_key_env: the variable {source} is not set; set it, or name another")
+                self._env.faults.append(f"{place}: {name}.api_key_env: {_unset(source)}")
             holder["api_key"] = value or None
             self._env.sources[*at, "api_key"] = source if field == "api_key_env" else place
 

@@ -5,11 +5,13 @@ A message names field, place and remedy, and never the value of a secret.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pydantic
 
@@ -180,6 +182,24 @@ def missing_keys(settings: Settings) -> list[str]:
         for server in provider.servers()
         if server.api_key is None and "api.openai.com" in server.base_url and not server.headers
     ]
+
+
+def keyless(settings: Settings) -> list[str]:
+    """Addresses beyond this machine that are called without a key or headers, one line each: right for few, and else every call fails."""
+    return [
+        f"{provider.name}: {urlsplit(server.base_url).hostname} is called without a key; if it wants one, set {_key_place(provider.name)} in {FILE}"
+        for provider in settings.providers
+        for server in provider.servers()
+        if server.api_key is None and not server.headers and not _on_loopback(server.base_url)
+    ]
+
+
+def _on_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _key_place(name: str) -> str:

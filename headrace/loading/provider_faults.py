@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from headrace.config import ANY, LINKS, ProviderSettings, Settings
+from headrace.config import ANY, LINKS, EndpointSettings, ProviderSettings, Settings
 from headrace.document import FieldPath
 from headrace.errors import ErrorClass
 
 Faults = Iterator[tuple[FieldPath, str]]
+_LINE = re.compile(r"[ -~\t]*")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VERSION = re.compile(r"v1|preview|latest|\d{4}-\d\d-\d\d(-preview)?")
 # These end a request before, or without, a call: there is nobody else to ask.
 _UNCALLED = frozenset({ErrorClass.EXPIRED, ErrorClass.UNDECODABLE, ErrorClass.ID_CONFLICT, ErrorClass.CANCELLED, ErrorClass.RATE_RULE})
@@ -22,6 +24,7 @@ def provider_faults(settings: Settings) -> Faults:
         at: FieldPath = ("providers", index)
         name = f"providers.{index}"
         yield from _endpoints(provider, at, name)
+        yield from _unsendable(provider, at, name)
         yield from _azure(provider, at, name)
         if provider.ejection.for_s > provider.ejection.cap_s:
             yield (*at, "ejection"), f"{name}.ejection: for_s is above cap_s; lower it"
@@ -46,6 +49,20 @@ def _endpoints(provider: ProviderSettings, at: FieldPath, name: str) -> Faults:
         seen.add(one)
         if endpoint.connect_timeout_s is not None and endpoint.connect_timeout_s > server.timeout_s:
             yield (*at, "endpoints", number, "connect_timeout_s"), f"{here}: connect_timeout_s is above timeout_s; lower it"
+
+
+def _unsendable(provider: ProviderSettings, at: FieldPath, name: str) -> Faults:
+    """What no HTTP header can hold: every call would fail before it is sent. The value is a secret, and is not told."""
+    holders: list[tuple[ProviderSettings | EndpointSettings, FieldPath, str]] = [(provider, at, name)]
+    holders += [(one, (*at, "endpoints", number), f"{name}.endpoints.{number}") for number, one in enumerate(provider.endpoints)]
+    for holder, here, called in holders:
+        if holder.api_key is not None and not _LINE.fullmatch(holder.api_key.get_secret_value()):
+            yield (*here, "api_key"), f"{called}: its key is not one line of ASCII text; write it anew, where it stands or is read from"
+        for header, value in holder.headers.items():
+            if not _TOKEN.fullmatch(header):
+                yield (*here, "headers"), f"{called}.headers: a name in it is no name of an HTTP header; correct it"
+            elif not _LINE.fullmatch(value.get_secret_value()):
+                yield (*here, "headers", header), f"{called}.headers.{header}: must be one line of ASCII text"
 
 
 def _azure(provider: ProviderSettings, at: FieldPath, name: str) -> Faults:

@@ -16,10 +16,10 @@ from headrace.loading.loader import Loaded
 
 HIDDEN = "********"
 DEFAULT = "default"
-# Of kafka.config what may be seen as text; any other text in it may be a secret.
+# Of kafka.config what may be seen; anything else in it may be a secret, a number too: YAML reads a password of digits as one.
 _OPEN = re.compile(
     r".*\.location|security\.protocol|sasl\.mechanisms?|sasl\.username|client\.(rack|id|dns\.lookup)|sasl\.oauthbearer\.(method|client\.id|scope)"
-    r"|ssl\.endpoint\.identification\.algorithm|enable\..*|broker\.address\.family|debug|.*\.ms|.*\.bytes"
+    r"|ssl\.endpoint\.identification\.algorithm|enable\..*|broker\.address\.family|debug|.*\.(ms|bytes|kbytes|messages)"
 )
 
 
@@ -73,7 +73,7 @@ def seen(at: FieldPath, value: Any) -> Any:
         return _address(value.get_secret_value())
     if isinstance(value, SecretStr):
         return HIDDEN
-    if at[:2] == ("kafka", "config") and isinstance(value, str) and not _OPEN.fullmatch(str(at[-1])):
+    if len(at) > 2 and at[:2] == ("kafka", "config") and not isinstance(value, bool) and not _OPEN.fullmatch(".".join(map(str, at[2:]))):
         return HIDDEN
     if at[-1] == "base_url":
         return _address(str(value))
@@ -85,7 +85,8 @@ def seen(at: FieldPath, value: Any) -> Any:
 def _address(url: str) -> str:
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
-    name = user.partition(":")[0]
-    return parts._replace(
-        netloc=f"{name}:{HIDDEN}@{host}" if ":" in user else f"{user}@{host}" if user else host, query="", fragment=""
-    ).geturl()
+    name, colon, _ = user.partition(":")
+    shown = (
+        f"{name}:{HIDDEN}@{host}" if colon else f"{HIDDEN}@{host}" if user else host
+    )  # without a colon it may be a password that lacks one
+    return parts._replace(netloc=shown, query="", fragment="").geturl()

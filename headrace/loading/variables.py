@@ -26,7 +26,7 @@ SHORT: Mapping[str, tuple[str, ...]] = {
 OPENAI: Mapping[str, str] = {"OPENAI_API_KEY": "api_key", "OPENAI_BASE_URL": "base_url"}
 OTHERS: Mapping[str, str] = {
     "HEADRACE_CONFIG": "The path of `headrace.yaml`; unset: the one in the working directory, where there is one.",
-    "HEADRACE_DEBUG": "1: an error of the command line is shown with its traceback.",
+    "HEADRACE_DEBUG": "1: errors of the command line and of a handler are shown with their traceback, which may quote a record.",
     "HEADRACE_LOG_FORMAT": "`json` or `console`; unset: console on a terminal.",
     "HEADRACE_LOG_LEVEL": "`debug`, `info`, `warning` or `error`.",
 }

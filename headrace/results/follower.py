@@ -54,6 +54,17 @@ class Follower:
         self._open_at_s = 0.0
         self._lost = False
 
+    def cluster(self) -> str | None:
+        """The cluster's id, where the broker tells one. Raises KafkaUnavailable."""
+        self._described(ASK_S)
+        assert self._admin is not None, "it was just asked"
+        try:
+            found = self._admin.list_topics(self._topic, timeout=ASK_S)
+        except KafkaException as error:
+            raise self._settings.kafka.unavailable(error.args[0].str()) from None
+        cluster: str | None = getattr(found, "cluster_id")  # noqa: B009  its type stubs say that there is none
+        return cluster
+
     def open(self) -> None:
         """Begin. Raises KafkaUnavailable."""
         topic_id, _ = self._described(ASK_S)

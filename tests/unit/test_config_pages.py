@@ -14,7 +14,7 @@ from headrace.config.fields import fields_of
 from headrace.loading import load, load_all
 from headrace.loading.example import example
 from headrace.loading.reference import reference
-from headrace.loading.shown import effective
+from headrace.loading.shown import HIDDEN, effective
 from headrace.loading.variables import OPENAI, OTHERS, variables
 from headrace.topics.rights import PARTS, command, rights_of
 from tests.support.acl_table import table
@@ -62,7 +62,7 @@ def test_what_is_in_force_is_shown_with_its_place_and_no_secret(tmp_path: Path) 
     path = tmp_path / "headrace.yaml"
     path.write_text(
         yaml.safe_dump({
-            "kafka": {"config": {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "geheim", "security.protocol": "SASL_SSL"}},
+            "kafka": {"config": {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "geheim", "security.protocol": "SASL_SSL", "ssl.key.password": 815815}},
             "providers": [{"name": "a", "base_url": "http://h/v1?key=geheim", "api_key": "geheim", "headers": {"X-Key": "geheim"}}],
             "policy": {"timeout": {"calls": 2}},
         })
@@ -75,6 +75,7 @@ def test_what_is_in_force_is_shown_with_its_place_and_no_secret(tmp_path: Path) 
     loaded = load_all(env, path)
     shown = {one.field: one for one in effective(loaded)}
     assert "geheim" not in str([(one.field, one.value) for one in shown.values()])
+    assert shown["kafka.config.ssl.key.password"].value == HIDDEN, "YAML reads digits as a number"
     assert (shown["limits.window"].value, shown["limits.window"].origin) == (200, "HEADRACE_LIMITS__WINDOW")
     assert (shown["policy.timeout.calls"].value, shown["policy.timeout.calls"].origin[:13]) == (2, "headrace.yaml")
     assert (shown["policy.timeout.cap_s"].value, shown["policy.timeout.cap_s"].origin) == (60.0, "default")

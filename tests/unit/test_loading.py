@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.loading import load, load_all, missing_keys
+from headrace.loading import keyless, load, load_all, missing_keys
 
 
 def faults(env: dict[str, str], text: str, tmp_path: Path) -> list[str]:
@@ -107,6 +107,17 @@ def test_the_openai_key_goes_to_no_other_server(tmp_path: Path) -> None:
     assert keys == [None, "k", "kb"]
     assert missing_keys(settings) == []
     assert "OPENAI_API_KEY" in missing_keys(load({}))[0]
+
+
+def test_a_server_elsewhere_that_is_called_without_a_key_is_told() -> None:
+    """Not one on this machine, and not one that has a key; what stands beside the host in the address is not told."""
+    said = keyless(load({"OPENAI_BASE_URL": "http://model.lan:8000/v1?token=secret"}))
+    assert len(said) == 1
+    assert "model.lan is called without a key" in said[0]
+    assert "secret" not in said[0]
+    for url in ("http://127.0.0.1:1/v1", "http://[::1]:1/v1", "http://localhost:1/v1"):
+        assert keyless(load({"OPENAI_BASE_URL": url})) == []
+    assert keyless(load({"OPENAI_BASE_URL": "http://model.lan/v1", "OPENAI_API_KEY": "k"})) == []
 
 
 def test_service_links_of_kubernetes_are_not_taken_for_ours() -> None:

@@ -76,6 +76,41 @@ def test_what_fits_is_no_fault(tmp_path: Path, text: str) -> None:
     assert faults(tmp_path, text) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('api_key: "se\\ncret"', "providers.0: its key is not one line"),
+        ('api_key: "se\\u00e9cret"', "providers.0: its key is not one line"),
+        ('headers: {x: "a\\r\\nsecret: b"}', "providers.0.headers.x: must be one line"),
+        ('headers: {"x y": secret}', "providers.0.headers: a name in it"),
+        ('headers: {"": secret}', "providers.0.headers: a name in it"),
+        ('endpoints: [{base_url: "http://b", api_key: "secret\\0"}]', "providers.0.endpoints.0: its key"),
+        ('base_url: "http://a/\\ud800"', "providers.0.base_url: should be a valid string"),
+        ('default_model: "\\udcff"', "providers.0.default_model: should be a valid string"),
+    ],
+)
+def test_what_cannot_be_sent_is_told_before_anything_starts(tmp_path: Path, text: str, field: str) -> None:
+    """A key or a header no request can carry, or text that is none: every request would end as a dead letter. Its value is not told."""
+    (fault,) = faults(tmp_path, f"providers: [{{name: a, {text}}}]")
+    assert field in fault
+    assert "secret" not in fault
+
+
+def test_a_key_where_its_name_or_its_file_belongs_is_not_told(tmp_path: Path) -> None:
+    """The mistake is named by its field, and what may be the key itself is left out."""
+    for text in (
+        "api_key_env: sk-hunter2hunter2",
+        "api_key_env: hunter2",
+        "api_key_file: sk-hunter2/hunter2",
+        'api_key_file: "hunter2\\0"',
+    ):
+        (fault,) = faults(tmp_path, f"providers: [{{name: a, base_url: 'http://a', {text}}}]")
+        assert "providers.0" in fault or "line 1" in fault
+        assert "hunter2" not in fault
+    (fault,) = faults(tmp_path, "providers: [{name: a, base_url: 'http://a', api_key_env: A_KEY}]")
+    assert "the variable A_KEY is not set" in fault
+
+
 def test_keys_keep_their_source(tmp_path: Path) -> None:
     """So that they can be read again: a provider's, an endpoint's, and that of OPENAI_API_KEY_FILE."""
     for name in ("one", "two", "three"):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.redact import clip, mask, without_echo
+from headrace.redact import clip, mask, visible, without_echo
 
 BAIT = "CANARYcanary42"
 MEGABYTE = 1 << 20
@@ -192,3 +192,8 @@ def test_looking_for_echoes_is_bounded(unit: str) -> None:
     began = time.thread_time()
     without_echo(message, {"prompt": prompt})
     assert time.thread_time() - began < 2.0
+
+
+def test_a_terminal_is_given_characters_only() -> None:
+    """Names of fields, models and variables are anybody's: what moves a cursor, or is half a character, is not shown."""
+    assert visible("a\x1b[2J\u202eb\udcff\r\t\n") == "a?[2J?b??\t\n"

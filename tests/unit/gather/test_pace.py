@@ -35,6 +35,21 @@ def test_a_line_every_ten_seconds_elsewhere() -> None:
     )
 
 
+def test_what_waits_has_no_time_left() -> None:
+    """Once no answer came for some seconds, the pace of those before says nothing of the rest."""
+    stream, clock = io.StringIO(), [0.0]
+    sheet = Sheet({b"a": 0, b"b": 1, b"c": 2}, io.BytesIO(), None)
+    pace = Pace(stream, now_s=lambda: clock[0])
+    pace(3, sheet, None)
+    sheet.add(b"a", "completed", b"x\n")
+    for clock[0] in (9.0, 12.0, 22.0):
+        pace(3, sheet, None)
+    assert stream.getvalue().splitlines() == [
+        "3 sent, 1 of 3 answered, 0 failed, 24 s left",
+        "3 sent, 1 of 3 answered, 0 failed, 2 wait for a retry, a pause or a slow call",
+    ]
+
+
 def test_one_line_written_over_on_a_terminal() -> None:
     """And left with a line end."""
     text = said(Terminal())

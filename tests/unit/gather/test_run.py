@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Refused
-from headrace.gather import Place, Run, taken_up
+from headrace.gather import Place, Run, same_cluster, taken_up
 from headrace.gather.run import Sent, alone
 
 WANTED = Run("digest", 3, "input", "main", "results")
 
 
-def begin() -> tuple[dict[int, int], str]:
-    return {0: 7, 1: 9}, "topic-1"
+def begin() -> tuple[dict[int, int], str, str | None]:
+    return {0: 7, 1: 9}, "topic-1", "cluster-1"
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_it_begins_where_the_results_stand_and_goes_on_there(place: Place) -> No
     run = taken_up(place, WANTED, begin)
     assert (run.positions, run.topic_id) == ({0: 7, 1: 9}, "topic-1")
 
-    def never() -> tuple[dict[int, int], str]:
+    def never() -> tuple[dict[int, int], str, str | None]:
         raise AssertionError("it was begun already")
 
     assert taken_up(place, WANTED, never) == run
@@ -43,6 +43,15 @@ def test_something_else_is_refused_by_name(place: Place, change: dict[str, str],
     taken_up(place, WANTED, begin)
     with pytest.raises(Refused, match=named):
         taken_up(place, replace(WANTED, **change), begin)  # type: ignore[arg-type]
+
+
+def test_another_cluster_is_refused(place: Place) -> None:
+    """The same topic names elsewhere: nothing is sent there again. A broker that tells no id cannot be told apart."""
+    run = taken_up(place, WANTED, begin)
+    same_cluster(run, place, "cluster-1")
+    same_cluster(run, place, None)
+    with pytest.raises(Refused, match="another Kafka cluster"):
+        same_cluster(run, place, "cluster-2")
 
 
 def test_an_output_of_somebody_elses_is_not_touched(place: Place) -> None:

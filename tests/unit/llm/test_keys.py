@@ -11,7 +11,7 @@ import pytest
 
 from headrace.config import EndpointSettings, ProviderSettings
 from headrace.llm import Call, Llm, Reply
-from headrace.llm.keyfile import KeyFile
+from headrace.llm.keyfile import KeyFile, Look
 
 YOUNG = 1  # ns after the file's own time: it may still be changing
 
@@ -57,7 +57,7 @@ def test_a_switched_link_is_another_file(tmp_path: Path) -> None:
     assert file.look().key == "sk-two"
 
 
-@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe", b"a\nb", b"x" * 70_000])
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe", b"a\nb", "k\u00e9y".encode(), b"x" * 70_000])
 def test_what_is_no_key_is_a_fault_without_its_content(tmp_path: Path, content: bytes) -> None:
     """And so is a file that is gone."""
     path = tmp_path / "key"
@@ -84,6 +84,12 @@ class Watched:
         self.llm = Llm([provider], pool=1, now_ms=lambda: 0, transport=Nobody(), tell=lambda *event: self.told.append(event))
         self.heard: list[set[str]] = []
         self.llm.on_new_keys.append(lambda targets: self.heard.append({one.key_id for one in targets}))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """`<(a command)` was read at the start, and gives nothing twice: the key is the one it gave, and no look hangs in it."""
+    os.mkfifo(tmp_path / "key")
+    assert KeyFile(tmp_path / "key").look() == Look()
 
 
 async def test_a_changed_key_is_the_one_of_the_next_call(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import orjson
 import pytest
 
+from headrace.cli.load import _tell as tell
 from headrace.config import Settings
 from headrace.decode import decode
 from headrace.envelope import Record
 from headrace.errors import ConfigError, ErrorClass
 from headrace.loadgen import Load, Mix, arrivals
 from headrace.loadgen import run as running
-from headrace.loadgen.figures import Times
+from headrace.loadgen.figures import Figures, Times
 from headrace.loadgen.spec import Size, Weighted, shares, zipf
 
 FAULTS = {"bad_bytes": 0.05, "wrong_schema": 0.05, "expired": 0.05, "duplicate": 0.1, "broken": 0.05}
@@ -143,3 +144,16 @@ def test_a_client_that_is_full_delays_nothing_but_what_is_due(monkeypatch: pytes
     assert late["p50"] < 10
     assert 900 < late["max"] <= 1010
     assert load.figures.taken.percentiles()["max"] == pytest.approx(late["max"], abs=5)
+
+
+def test_ends_are_told_by_id_and_what_has_none_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Copies and bad bytes are in no end: what was sent and what ended would not add up without a word on them."""
+    figures = Figures(10, unanswered=1, took_s=20)
+    figures.offered.update(good=167, duplicate=33, bad_bytes=2)
+    figures.ends.update(completed=166, duplicate=30)
+    tell(figures, json=False)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "ends      166 completed; 1 id without one",
+        "copies    33 sent, 30 notices of them read by then; they are not waited for",
+        "no id     2 of bad_bytes: dead letters (undecodable), which are not followed",
+    ]
