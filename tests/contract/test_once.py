@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,20 +13,14 @@ from headrace.errors import StoreLost, StoreUnavailable
 from headrace.once import MOST_KEYS, Full, Known, Lost, Run, Unknown
 from headrace.store import Store
 from headrace.store.memory import MemoryStore
-from tests.contract.test_store import Bench, MemoryBench, RedisBench, a_claim, opened
+from tests.support.stores import Bench, MemoryBench, RedisBench, a_claim, opened
 
 
-@pytest.fixture(params=["memory", "redis"])
-async def bench(request: pytest.FixtureRequest, namespace: str) -> AsyncIterator[Bench]:
-    """Give an open store in which `id` is claimed, and delete what it wrote."""
-    made: Bench = MemoryBench() if request.param == "memory" else RedisBench(request.getfixturevalue("redis_url"), namespace)
-    await opened(made.store)
-    await made.store.claim([a_claim()])
-    yield made
-    await made.lose()
-    await made.store.close()
-    if isinstance(made, RedisBench):
-        await made.client.aclose()
+@pytest.fixture
+async def bench(bench: Bench) -> Bench:
+    """Give an open store in which `id` is claimed."""
+    await bench.store.claim([a_claim()])
+    return bench
 
 
 async def test_a_step_runs_once_and_its_value_is_told_afterwards(bench: Bench) -> None:

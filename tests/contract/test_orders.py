@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,19 +12,7 @@ from headrace.errors import StoreLost, StoreUnavailable
 from headrace.store import Store
 from headrace.store.memory import MemoryStore
 from headrace.store.orders import BATCH
-from tests.contract.test_store import Bench, MemoryBench, RedisBench, a_claim, opened
-
-
-@pytest.fixture(params=["memory", "redis"])
-async def bench(request: pytest.FixtureRequest, namespace: str) -> AsyncIterator[Bench]:
-    """Give an open store, and delete what it wrote."""
-    made: Bench = MemoryBench() if request.param == "memory" else RedisBench(request.getfixturevalue("redis_url"), namespace)
-    await opened(made.store)
-    yield made
-    await made.lose()
-    await made.store.close()
-    if isinstance(made, RedisBench):
-        await made.client.aclose()
+from tests.support.stores import Bench, MemoryBench, a_claim
 
 
 async def a_pause(store: Store | MemoryStore, *, for_ms: int | None = None, since_ms: int | None = None, **scope: str) -> Entry:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import redis.asyncio as aredis
 import redis.exceptions
 
 from headrace.claims import (
@@ -21,7 +19,6 @@ from headrace.claims import (
     Copy,
     DoneMark,
     Granted,
-    Held,
     Lifetimes,
     Taken,
     Token,
@@ -32,112 +29,9 @@ from headrace.claims import (
 from headrace.envelope import Position
 from headrace.errors import ConfigError, StoreLost, StoreUnavailable
 from headrace.store import Store
-from headrace.store import codec as store_codec
 from headrace.store.memory import MemoryStore
 from headrace.store.store import REDIS_ERRORS, map_error
-
-
-async def opened(store: Store | MemoryStore) -> None:
-    """Enter, and open admission at once."""
-    await store.open()
-    await store.epochs.enter()
-    await store.epochs.lease("test")
-    assert await store.epochs.reopen("test")
-
-
-class MemoryBench:
-    """The dict, its clock in hand."""
-
-    def __init__(self) -> None:
-        self.now = 1_790_000_000_000
-        self.store: Store | MemoryStore = MemoryStore(lambda: self.now)
-        self.memory = self.store
-
-    async def held(self, request_id: str) -> Held | None:
-        return self.memory.held(request_id)
-
-    async def lapse(self, request_id: str) -> None:
-        held, ends = self.memory.server.data.held[request_id]
-        self.memory.server.data.held[request_id] = (replace(held, live_until_ms=0), ends)
-
-    async def lose(self) -> None:
-        self.memory.server.flush()
-
-    def another(self) -> Store | MemoryStore:
-        return MemoryStore(lambda: self.now, server=self.memory.server)
-
-    async def saved(self) -> object:
-        return self.memory.server.snapshot()
-
-    async def roll_back(self, saved: object) -> None:
-        run = self.memory.server.data.run
-        self.memory.server.roll_back(saved)  # type: ignore[arg-type]
-        self.memory.server.data.run = run  # as seen by a connection that stayed
-
-    async def restart(self) -> None:
-        self.memory.server.roll_back(self.memory.server.snapshot())
-
-    def now_later(self, ms: int) -> None:
-        self.now += ms
-
-
-class RedisBench:
-    """A real Redis, and a client of our own to look behind the store."""
-
-    def __init__(self, url: str, namespace: str) -> None:
-        self.url, self.namespace = url, namespace
-        self.prefix = f"{{{namespace}}}:"
-        self.store: Store | MemoryStore = Store(url, namespace)
-        self.client = aredis.Redis.from_url(url)
-
-    async def held(self, request_id: str) -> Held | None:
-        value = await self.client.get(f"{self.prefix}claim:{request_id}")
-        assert value is None or isinstance(value, bytes)
-        return None if value is None else store_codec.held(value)
-
-    async def lapse(self, request_id: str) -> None:
-        await self.client.setrange(f"{self.prefix}claim:{request_id}", 2, "0" * 13)
-
-    def another(self) -> Store | MemoryStore:
-        return Store(self.url, self.namespace)
-
-    async def saved(self) -> object:
-        return {key: await self.client.get(key) async for key in self.client.scan_iter(self.prefix + "*")}
-
-    async def roll_back(self, saved: object) -> None:
-        await self.lose()
-        for key, value in saved.items():  # type: ignore[attr-defined]
-            await self.client.set(key, value)
-
-    async def restart(self) -> None:
-        """A restart as the store sees it, on a server that others use: it knows another run id, and connects anew."""
-        assert isinstance(self.store, Store)
-        await self.client.set(self.prefix + "run", "0" * 40)
-        self.store._server.run_id = "0" * 40
-        await self.store._client.connection_pool.disconnect()  # type: ignore[union-attr]
-
-    def now_later(self, ms: int) -> None:
-        time.sleep(ms / 1000)  # Redis' own clock
-
-    async def lose(self) -> None:
-        keys = [key async for key in self.client.scan_iter(self.prefix + "*")]
-        if keys:
-            await self.client.delete(*keys)
-
-
-Bench = MemoryBench | RedisBench
-
-
-@pytest.fixture(params=["memory", "redis"])
-async def bench(request: pytest.FixtureRequest, namespace: str) -> AsyncIterator[Bench]:
-    """Give an open store, and delete what it wrote."""
-    made: Bench = MemoryBench() if request.param == "memory" else RedisBench(request.getfixturevalue("redis_url"), namespace)
-    await opened(made.store)
-    yield made
-    await made.lose()
-    await made.store.close()
-    if isinstance(made, RedisBench):
-        await made.client.aclose()
+from tests.support.stores import Bench, RedisBench, a_claim, opened
 
 
 @pytest.fixture
@@ -149,14 +43,6 @@ async def real(redis_url: str, namespace: str) -> AsyncIterator[RedisBench]:
     await made.lose()
     await made.store.close()
     await made.client.aclose()
-
-
-def a_claim(
-    request_id: str = "id", offset: int = 0, *, topic: str = "main", hop: int = 0, by: str = "one", epoch: int = 1, **more: object
-) -> Claim:
-    here = Position(topic, 0, offset)
-    fields: dict[str, object] = {"origin": here, "fingerprint": "f", **more}
-    return Claim(request_id, here, hop=hop, token=Token(by, epoch), **fields)  # type: ignore[arg-type]
 
 
 async def test_an_absent_id_is_granted_and_again_to_the_same_token(bench: Bench) -> None:
