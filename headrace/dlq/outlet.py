@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.bucket import Bucket
 from headrace.dlq.alert import Alert, Fingerprint, Sink, SinkBusy, SinkRefused
-from headrace.dlq.bucket import Bucket
 from headrace.instrument import Tell
 
 

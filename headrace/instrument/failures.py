@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace.bucket import Bucket
 from headrace.instrument.crash import words_of
 
 PER_S = 20.0
-BURST = 50.0
+BURST = 50
 FRAMES = 6
 _NOT_THEIRS = (str(Path(__file__).parents[1]), sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
 
@@ -24,19 +25,16 @@ class Failures:
     def __init__(self, tell: Callable[[str, Mapping[str, Any]], None], *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._tell = tell
         self._now_s = now_s
-        self._left = BURST
-        self._refilled_at = now_s()
+        self._room = Bucket(burst=BURST, per_s=PER_S)
         self._unsaid = 0
 
     def __call__(self, request_id: str, attempt: int, error: BaseException) -> None:
         """Say it, if there is room; else it is counted, and the next line has the count."""
         now = self._now_s()
-        self._left = min(BURST, self._left + (now - self._refilled_at) * PER_S)
-        self._refilled_at = now
-        if self._left < 1:
+        if self._room.wait_s(now) > 0:
             self._unsaid += 1
             return
-        self._left -= 1
+        self._room.take(now)
         fields: dict[str, Any] = {"request_id": request_id, "attempt": attempt, "type": type(error).__name__, "error": words_of(error)}
         fields |= _place(error)
         if self._unsaid:

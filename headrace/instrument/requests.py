@@ -13,8 +13,10 @@ from typing import Any
 
 import structlog
 
+from headrace.bucket import Bucket
+
 PER_S = 20.0
-BURST = 50.0
+BURST = 50
 
 
 class Requests:
@@ -24,8 +26,8 @@ class Requests:
         self._log = log if log is not None else structlog.get_logger()
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._left = {"debug": BURST, "info": BURST}  # a storm of retries must not use up what dead letters may say
-        self._refilled_at = now_s()
+        # a storm of retries must not use up what dead letters may say
+        self._room = {level: Bucket(burst=BURST, per_s=PER_S) for level in ("debug", "info")}
         self._unsaid: Counter[str] = Counter()
 
     def __call__(self, name: str, fields: Mapping[str, Any]) -> None:
@@ -33,24 +35,18 @@ class Requests:
         if name != "settled" or not (tally := fields["tally"]).ends:
             return
         with self._lock:
-            self._refill()
+            now = self._now_s()
             for end in tally.ends:
-                self._say(fields["lane"], end)
+                self._say(fields["lane"], end, now)
             for outcome, count in tally.unnoted.items():
                 self._unsaid[_level(outcome)] += count
 
-    def _refill(self) -> None:
-        now = self._now_s()
-        more = (now - self._refilled_at) * PER_S
-        self._refilled_at = now
-        self._left = {level: min(BURST, left + more) for level, left in self._left.items()}
-
-    def _say(self, lane: str, end: Any) -> None:
+    def _say(self, lane: str, end: Any, now: float) -> None:
         level = _level(end.outcome)
-        if self._left[level] < 1:
+        if self._room[level].wait_s(now) > 0:
             self._unsaid[level] += 1
             return
-        self._left[level] -= 1
+        self._room[level].take(now)
         told = {
             "request_id": end.request_id, "trace_id": end.trace_id, "error_class": end.error_class, "attempt": end.attempt,
             "provider": end.provider, "latency_ms": end.latency_ms, "position": end.position, "unsaid": self._unsaid.pop(level, None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.dlq.bucket import Bucket
+from headrace.bucket import Bucket
 
 
 def test_burst_then_rate() -> None:
