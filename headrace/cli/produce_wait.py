@@ -19,7 +19,7 @@ from headrace import interrupts
 from headrace.cli.pace import Pace
 from headrace.config import Settings
 from headrace.errors import Exit, HeadraceError, Refused
-from headrace.gather import Gathering, Place, Run, Sheet, same_cluster, taken_up
+from headrace.gather import Gathering, Place, Run, Sheet, taken_up
 from headrace.gather.run import alone, read
 from headrace.gather.sheet import Order
 from headrace.produce import Survey
@@ -53,11 +53,10 @@ def gather(source: BinaryIO, found: Survey, settings: Settings, limit: int, opti
 def _gather(source: BinaryIO, found: Survey, settings: Settings, limit: int, options: Options) -> Exit:
     with _place(options.output) as place, _terminations_interrupt():
         wanted = Run(_digest(source), len(found.ids), options.order, settings.topics.main, settings.topics.results)
-        run = taken_up(place, wanted, lambda: _begin(settings))
+        run = taken_up(place, wanted, lambda: _begin(settings), lambda: _cluster(settings))
         if run.finished is not None:
             sys.stderr.write(f"{options.output}: is complete already; nothing was sent\n")
             return _summed(found, run.finished, options)
-        same_cluster(run, place, _cluster(settings))
         with _sheet(place, found, run, options) as sheet:
             pace = Pace(sys.stderr)
             look_back = options.look_back or not settings.duplicate_notices

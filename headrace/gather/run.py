@@ -81,13 +81,18 @@ class Run:
         place.results.unlink(missing_ok=True)
 
 
-def taken_up(place: Place, wanted: Run, begin: Callable[[], tuple[Mapping[int, int], str, str | None]]) -> Run:
-    """The run that was begun here, or a new one, which begins where the results stand now. Raises Refused where it is another's."""
+def taken_up(
+    place: Place, wanted: Run, begin: Callable[[], tuple[Mapping[int, int], str, str | None]], cluster: Callable[[], str | None]
+) -> Run:
+    """The run that was begun here, or a new one, which begins where the results stand now. Raises Refused where it is another's.
+
+    `cluster` is asked only where something is left to do: whoever sends it all on another cluster pays for it again.
+    """
     if not place.run.exists():
         if place.output is not None and place.output.exists() and place.output.stat().st_size:
             raise Refused(f"{place.output}: exists, and no run began it; remove it, or name another with --output")
-        positions, topic_id, cluster = begin()
-        run = replace(wanted, positions=dict(positions), topic_id=topic_id, cluster=cluster)
+        positions, topic_id, begun_on = begin()
+        run = replace(wanted, positions=dict(positions), topic_id=topic_id, cluster=begun_on)
         run.save(place)
         return run
     run = read(place.run)
@@ -97,16 +102,12 @@ def taken_up(place: Place, wanted: Run, begin: Callable[[], tuple[Mapping[int, i
         raise Refused(
             f"{place.output}: was begun with something else, {' and '.join(changed)} changed since; give what it was begun with, or name another --output"
         )
-    return run
-
-
-def same_cluster(run: Run, place: Place, cluster: str | None) -> None:
-    """Raises Refused where the broker is of another cluster than the run's: all of it would be sent, and paid, there again."""
-    if None not in (run.cluster, cluster) and run.cluster != cluster:
+    if run.finished is None and run.cluster is not None and (here := cluster()) not in (None, run.cluster):
         raise Refused(
-            f"{place.output}: was begun on another Kafka cluster ({run.cluster}, this is {cluster}); "
+            f"{place.output}: was begun on another Kafka cluster ({run.cluster}, this is {here}); "
             "set HEADRACE_KAFKA_BOOTSTRAP to that one, or name another --output"
         )
+    return run
 
 
 def read(path: Path) -> Run:
